@@ -1,0 +1,281 @@
+"""The command line: the only module that prints and exits. Each command reads as the pipeline it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from bench import __version__
+from bench.model import Run, Status, Suite, UserError, load_run
+
+# Commands import what they need when called: `--help` answers at once, and reports need no torch.
+if TYPE_CHECKING:
+    from bench.gate import Exit
+
+EXIT_CODES = """Exit codes: 0 fine; 1 a regression, or a case incorrect or failed that the suite does not expect to be;
+2 usage or configuration; 3 inconclusive; 4 not comparable; 70 internal error; 130 interrupted, results saved."""
+
+app = typer.Typer(
+    help="Benchmark every version of your own PyTorch layer: is it right, how fast is it, and how sure is that.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its run.jsonl", show_default=False)]
+
+
+@app.command()
+def run(
+    suite: SuiteFile = "",
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for results [results/runs/<time>-<suite>]")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run; takes its suite")] = None,
+) -> None:
+    """Check and time every case of a suite, then show the table and write the report.
+
+    Every case is on disk as soon as it ends; Ctrl-C loses at most the block in hand.
+    """
+    from bench import gate, runner, stats
+    from bench.progress import Display
+
+    before = _load(resume) if resume else None
+    resolved = before.header.suite if before else _suite(suite)
+    folder = resume if resume else _new_folder(folder, resolved)
+    cases = before.missing() if before else tuple(resolved.cases())
+    try:
+        with Display(out, len(cases)) as display:
+            runner.run(resolved, folder, stop_rule=stats.settled, progress=display, before=before)
+    except KeyboardInterrupt:
+        done = len(_load(folder).measurements)
+        err.print(f"interrupted: {done} of {len(resolved.cases())} cases saved; layerbench run --resume {folder}")
+        _exit(gate.Exit.INTERRUPTED)
+    result = _load(folder)
+    _show(result)
+    _write_report(result, folder)
+    for measurement, expected in result.surprises():
+        err.print(f"[red]unexpected[/]: {escape(measurement.case.id)} is {measurement.status}, expected {expected}")
+    _exit(gate.run_exit(result))
+
+
+@app.command()
+def check(suite: SuiteFile) -> None:
+    """Only check a suite: is every variant right, without timing it."""
+    from bench import gate, runner
+    from bench.progress import Display, checked_line
+
+    resolved = _suite(suite)
+    plan = resolved.cases()
+    surprises = 0
+    with tempfile.TemporaryDirectory() as folder, Display(out, len(plan)) as display:
+        for case, prepared in runner.check(resolved, Path(folder), progress=display):
+            expected = plan[case.id].expect
+            surprise = prepared.status not in (Status.SKIPPED, expected)
+            surprises += surprise
+            display.line(checked_line(case, prepared, expected if surprise else None))
+    out.print(f"{len(plan)} cases checked, {surprises} not as expected")
+    _exit(gate.Exit.BAD if surprises else gate.Exit.OK)
+
+
+@app.command()
+def report(run: RunFolder) -> None:
+    """Write report.md, report.html, results.csv and plots beside a run, and show its table."""
+    result = _load(run)
+    _show(result)
+    _write_report(result, run if run.is_dir() else run.parent)
+
+
+@app.command()
+def compare(
+    old: RunFolder,
+    new: RunFolder,
+    within: Annotated[float, typer.Option(help="Changes up to this fraction are the same [the new suite's]")] = 0.0,
+) -> None:
+    """Compare two runs case by case: what became faster or slower, what is missing."""
+    from bench import gate
+    from bench.formats import terminal
+    from bench.table import compare_runs
+
+    older, newer = _load(old), _load(new)
+    changes = compare_runs(newer, older, within or newer.header.suite.policy.same_within)
+    out.print(terminal.render_comparison(changes))
+    machines = [one.header.environment.get("fingerprint") for one in (older, newer)]
+    if machines[0] != machines[1]:
+        err.print(
+            f"not comparable: the runs come from different machines or software:\n  {machines[0]}\n  {machines[1]}"
+        )
+    _exit(gate.comparison_exit(changes, same_machine=machines[0] == machines[1]))
+
+
+@app.command(name="list")
+def list_(what: Annotated[str, typer.Argument(help="layers or variants; both when left out")] = "") -> None:
+    """List the built-in layers with their parameters, and the variants."""
+    if what not in ("", "layers", "variants"):
+        raise UserError(f"cannot list {what!r}", remedy="layerbench list [layers|variants]")
+    import layers
+    from layers.variants import VARIANTS
+
+    if what != "variants":
+        out.print("[bold]layers[/] (or your own: path/to/file.py:NAME, pkg.module:NAME)")
+        for name in layers.BUILTIN:
+            defaults = " ".join(f"{key}={value}" for key, value in layers.load(name).defaults.items())
+            out.print(f"  {name:<16}{escape(defaults)}", soft_wrap=True)
+    if what != "layers":
+        out.print("[bold]variants[/]")
+        for name, function in VARIANTS.items():
+            out.print(f"  {name:<16}{escape((function.__doc__ or '').splitlines()[0])}", soft_wrap=True)
+
+
+@app.command()
+def build() -> None:
+    """Build the native operators (C++, and CUDA where there is nvcc), or say why they cannot be built."""
+    from ext import build as native
+
+    try:
+        library = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True))
+    except native.BuildError as error:
+        raise UserError(
+            f"the native operators cannot be built: {error}", remedy="cases on them will be skipped"
+        ) from None
+    out.print(f"built {library}", soft_wrap=True)
+    _show_states(native.states())
+
+
+@app.command()
+def doctor() -> None:
+    """Show what this machine is and has: hardware, limits, versions, what the native build can do."""
+    from bench import environment
+
+    facts = environment.describe()
+    out.print_json(json.dumps(facts, allow_nan=False))
+    _show_states(facts.get("native") or {})
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of suites, for editors."""
+    import layers
+    from bench import config
+    from layers.variants import VARIANTS
+
+    sys.stdout.write(json.dumps(config.schema(layers.BUILTIN, tuple(VARIANTS)), indent=2) + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show the version and exit")] = False) -> None:
+    if version:
+        out.print(f"layerbench {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command and exit with its code; a user's mistake is one line on stderr, never a traceback."""
+    _utf8(sys.stdout, sys.stderr)
+    sys.path.insert(0, str(Path.cwd()))  # a user's pkg.module:NAME, as `python -m` would find it
+    sys.exit(command(sys.argv[1:]))
+
+
+def command(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        code = app(arguments, prog_name="layerbench", standalone_mode=False)
+    except UserError as error:
+        err.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True)
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        err.print("interrupted")
+        return 130
+    except Exception as error:
+        if hasattr(error, "show"):  # a usage error: click's in older typers, typer's own in newer ones
+            error.show()
+            return 2
+        traceback.print_exc()
+        err.print("[red]internal error[/]: this is layerbench's fault; please report it with the lines above")
+        return 70
+    return code if isinstance(code, int) else 0
+
+
+def _exit(code: Exit) -> None:
+    raise typer.Exit(int(code))
+
+
+def _suite(path: str) -> Suite:
+    if not path:
+        raise UserError("no suite", remedy="layerbench run configs/quickstart.yaml, or --resume FOLDER")
+    from bench.workers import start_server
+
+    start_server()  # torch takes seconds to import: the workers' copy beside this one
+    import layers
+    from bench import config
+    from bench.machine import cpus
+    from layers.variants import VARIANTS
+
+    return config.load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus())
+
+
+def _new_folder(folder: Path | None, suite: Suite) -> Path:
+    folder = folder or Path("results/runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{suite.name}"
+    if (folder / "run.jsonl").exists():
+        raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make it: {error.strerror}", place=str(folder), remedy="another --out") from None
+    return folder
+
+
+def _load(path: Path) -> Run:
+    result = load_run(path)
+    for problem in result.problems:
+        err.print(f"[yellow]warning[/]: {escape(problem)}", soft_wrap=True)
+    missing = result.missing()
+    if missing:
+        remedy = f"layerbench run --resume {path}"
+        err.print(
+            f"[yellow]warning[/]: {len(missing)} of {len(result.header.suite.cases())} cases not measured; {remedy}"
+        )
+    return result
+
+
+def _show(result: Run) -> None:
+    from bench.formats import terminal
+
+    out.print(terminal.render(result))
+
+
+def _write_report(result: Run, folder: Path) -> None:
+    from bench.formats import write_report
+
+    try:
+        written = write_report(result, folder)
+    except OSError as error:
+        raise UserError(f"cannot write the report: {error.strerror}", place=str(folder)) from None
+    names = ", ".join(path.name for path in written)
+    out.print(f"report: {folder / 'report.html'} (with {names})", soft_wrap=True)
+
+
+def _show_states(states: dict[str, str]) -> None:
+    for part, state in states.items():
+        out.print(f"  native {part}: {escape(str(state))}", soft_wrap=True)
+
+
+def _utf8(*streams: Any) -> None:
+    """Names may be in any script, also under LC_ALL=C."""
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")

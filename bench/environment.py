@@ -1,0 +1,152 @@
+"""What timings depend on: hardware, limits, versions, variables and the commit, as plain JSON.
+
+Nothing here raises. A fact that cannot be read is None; a section that cannot be read says why in "reason".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bench.machine import cpu, cpus, fact, gpu, memory, read
+
+__all__ = ["cpus", "describe"]
+
+THREADS = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ONEDNN_", "DNNL_", "LD_PRELOAD", "MALLOC_", "GLIBC_TUNABLES")
+TORCH = ("ATEN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_")
+CUDA = ("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32_OVERRIDE")
+# Where things lie changes no timing, and baselines are committed: other people's folders stay out of them.
+FOLDERS = ("_HOME", "_PATH", "_DIR", "_ROOT")
+
+
+def describe() -> dict[str, Any]:
+    """Every fact about this machine and process, strict JSON; "fingerprint" is equal where timings are comparable.
+
+    Imports torch: call it in a worker. Takes tens of milliseconds besides that import.
+    """
+    sections: dict[str, Callable[[], Any]] = {
+        "cpu": cpu,
+        "memory": memory,
+        "gpu": gpu,
+        "software": _software,
+        "variables": _variables,
+        "git": _git,
+        "native": _native,
+    }
+    facts = {name: _plain(_section(reader)) for name, reader in sections.items()}
+    return {"fingerprint": _fingerprint(facts), **facts}
+
+
+def _fingerprint(facts: Mapping[str, Any]) -> str:
+    """Short text that names machine and software, and a hash over that and the details too long to show."""
+    chip, software, devices = facts["cpu"], facts["software"], facts["gpu"].get("devices") or []
+    names = [device.get("name") for device in devices]
+    parts = [
+        f"{chip.get('model')}, {chip.get('usable')} of {chip.get('logical')} CPUs",
+        ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "no GPU",
+        f"torch {software.get('torch')}" + (f", CUDA {software['cuda']}" if software.get("cuda") else ""),
+        f"Python {'.'.join(str(software.get('python')).split('.')[:2])}",
+        f"{software.get('os')} {software.get('machine')}",
+    ]
+    # Virtual machines call very different processors by one name; MIG slices of a card share its name.
+    details = [chip.get("stepping"), chip.get("flags"), chip.get("quota"), [device.get("memory") for device in devices]]
+    digest = hashlib.sha256(json.dumps([parts, details]).encode()).hexdigest()[:8]
+    return "; ".join([*parts, f"#{digest}"])
+
+
+def _software() -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "numpy": fact(lambda: metadata.version("numpy")),
+        "glibc": " ".join(platform.libc_ver()).strip() or None,
+        "compiler": fact(_compiler),
+        "os": fact(lambda: _os_release()["PRETTY_NAME"]) or platform.system(),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+    }
+    try:
+        import torch
+    except Exception as error:  # a broken installation raises whatever its libraries raise
+        return facts | {"torch": None, "reason": f"torch does not import: {error}"}
+    return facts | {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "cudnn": fact(torch.backends.cudnn.version),
+        "cpu_capability": fact(torch.backends.cpu.get_cpu_capability),
+    }
+
+
+def _os_release() -> dict[str, str]:
+    lines = (line.partition("=") for line in read("etc/os-release").splitlines())
+    return {key: value.strip("\"'") for key, _, value in lines}
+
+
+def _compiler() -> str | None:
+    command = shutil.which(os.environ.get("CXX") or "g++")
+    return _output(command, "--version").splitlines()[0] if command else None
+
+
+def _variables() -> dict[str, str]:
+    chosen = {name: value for name, value in os.environ.items() if name.startswith((*THREADS, *TORCH, *CUDA))}
+    return {name: chosen[name] for name in sorted(chosen) if not name.endswith(FOLDERS)}
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit of this code's repository, and whether the code differs from it; None outside git.
+
+    Untracked code is not of the repository it lies in: think of a virtual environment inside someone's checkout.
+    """
+    here = Path(__file__).resolve()
+    # A checkout owned by somebody else is common in containers, and its code runs already.
+    git = ("git", "-c", "safe.directory=*", "-C", str(here.parent.parent))
+    if fact(lambda: _output(*git, "ls-files", "--error-unmatch", str(here))) is None:
+        return None
+    commit = fact(lambda: _output(*git, "rev-parse", "HEAD"))
+    changes = fact(lambda: _output(*git, "status", "--porcelain", "--", "bench", "layers", "ext"))
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def _native() -> Any:
+    from ext import build
+
+    return build.states()
+
+
+def _section(reader: Callable[[], Any]) -> Any:
+    try:
+        return reader()
+    except Exception as error:
+        return {"reason": f"{type(error).__name__}: {error}"}  # as text: facts are written down, never handled
+
+
+def _output(*command: str) -> str:
+    """What a command prints. Raises OSError or SubprocessError when it cannot run, fails or hangs."""
+    # A git hook's GIT_DIR would answer for another repository; messages come in English.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
+    done = subprocess.run(  # noqa: S603 - git and the compiler, found on PATH as anybody's shell would
+        command, capture_output=True, check=True, env=env, timeout=20, stdin=subprocess.DEVNULL
+    )
+    return done.stdout.decode(errors="replace").strip()
+
+
+def _plain(value: Any) -> Any:
+    """`value` as strict JSON: no NaN, no lone surrogates (undecodable bytes in variables), no types of others."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return str(value).encode(errors="replace").decode()

@@ -1,0 +1,31 @@
+"""Output formats. A new one is a file here with `FILE` and `render(run, plots) -> str`, and its name below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bench.formats import csv, html, markdown
+from bench.formats.files import replace_file
+from bench.model import Run
+
+FORMATS: dict[str, Callable[[Run, Sequence[Path]], str]] = {
+    "markdown": markdown.render,
+    "html": html.render,
+    "csv": csv.render,
+}
+FILES = {"markdown": markdown.FILE, "html": html.FILE, "csv": csv.FILE}
+
+
+def write_report(run: Run, folder: Path) -> list[Path]:
+    """Write every format and the pictures (in `plots/`) into `folder`; what was written, the documents first.
+
+    Each file replaces its older self whole. Raises OSError.
+    """
+    from bench.formats import plots  # matplotlib takes longer to import than all else together
+
+    pictures = plots.write(run, folder / "plots")
+    documents = [folder / file for file in FILES.values()]
+    for name, path in zip(FORMATS, documents, strict=True):
+        replace_file(path, FORMATS[name](run, pictures).encode())
+    return documents + pictures

@@ -1,0 +1,169 @@
+"""Rows as text: the columns, remarks and legend that all formats share. A format decides only how they look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.model import Run, Status, Verdict
+from bench.rows import COMPARED, MISSING, Row, View, metrics
+from bench.stats import LEAST, Comparison
+from bench.units import error, ratio, show, spread
+
+NAMES = {"device": "device time", "first_call": "first call"}
+ABOUT = {
+    "latency": "host wall time of one call, the device synchronised",
+    "device": "GPU busy time of one call",
+    "dispatch": "host time to enqueue one call",
+    "throughput": "time per call, back to back",
+    "first_call": "time of the very first call, with whatever it builds or compiles; in no other number",
+}
+TONES = {  # what a word is to its reader; formats give each tone a colour
+    Verdict.FASTER: "good",
+    Verdict.SLOWER: "bad",
+    Verdict.UNDECIDED: "doubt",
+    Status.INCORRECT: "bad",
+    Status.FAILED: "bad",
+    Status.SKIPPED: "dim",
+    MISSING: "doubt",
+}
+STATUSES = {
+    Status.INCORRECT: "ran and gave wrong results, so it gets no time",
+    Status.SKIPPED: "cannot run here; the reason is given",
+    Status.FAILED: "raised, crashed or timed out; the message is given",
+}
+TORCHSCRIPT = ("script", "trace")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `cell` is its text for a row, `detail` what a reader can ask for on top."""
+
+    title: str
+    cell: Callable[[Row], str]
+    detail: Callable[[Row], str] = lambda row: ""
+    toned: bool = False  # coloured by the row's result
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """Columns to the right of the variant, most important first; only those that some row fills."""
+    names = list(metrics(rows))
+    times = [_metric(name) for name in COMPARED if name in names]
+    compared = [_speedup(name) for name in COMPARED if any(row.comparison(name) for row in rows)]
+    found = [*times, *compared[:1], Column("verdict", lambda row: row.result or "n/a", toned=True)]
+    if any(row.error is not None for row in rows):
+        found.append(Column("error", lambda row: error(row.error), lambda row: f"at most {error(row.bound) or 'n/a'}"))
+    others = sorted((name for name in names if name not in COMPARED), key=lambda name: name != "first_call")
+    return [*found, *compared[1:], *(_metric(name) for name in others)]
+
+
+def _metric(name: str) -> Column:
+    def cell(row: Row) -> str:
+        reading = row.readings.get(name)
+        if reading is None:
+            return ""
+        centre = show(reading.summary.centre, reading.metric.unit)
+        # What is measured once by nature, such as the first call, has no spread to miss.
+        once = name not in COMPARED and reading.summary.n == 1
+        return centre if once else f"{centre} {spread(reading.summary.half_width)}"
+
+    def detail(row: Row) -> str:
+        reading = row.readings.get(name)
+        if reading is None:
+            return ""
+        unit, summary = reading.metric.unit, reading.summary
+        clock = f", clock: {reading.metric.clock}" if reading.metric.clock else ""
+        low, high = (show(end, unit) for end in summary.interval or (None, None))
+        return f"95 % interval {low} to {high}, {summary.n} round{'s' if summary.n != 1 else ''}{clock}"
+
+    return Column(NAMES.get(name, name), cell, detail)
+
+
+def _speedup(name: str) -> Column:
+    def cell(row: Row) -> str:
+        comparison = row.comparison(name)
+        if comparison is None:
+            return "1×" if row.is_baseline and name in row.readings else ""
+        return speedup(comparison)
+
+    def detail(row: Row) -> str:
+        comparison = row.comparison(name)
+        return f"{comparison.verdict} than {row.baseline}, {comparison.n} paired rounds" if comparison else ""
+
+    return Column("speed-up" if name == "latency" else f"{name} speed-up", cell, detail)
+
+
+def speedup(comparison: Comparison) -> str:
+    """A ratio and its interval: "2.01× [1.98, 2.04]"."""
+    if comparison.interval is None:
+        return f"{ratio(comparison.speedup)} [n/a]"
+    low, high = (ratio(end).rstrip("×") for end in comparison.interval)
+    return f"{ratio(comparison.speedup)} [{low}, {high}]"
+
+
+def remark(row: Row) -> str:
+    """Why a row has no number, and whether its status was expected; empty when there is nothing to say."""
+    if row.ok:
+        return f"ok, but {row.surprise}" if row.surprise else ""
+    expected = ", as expected" if row.status == row.expected and row.status != Status.SKIPPED else ""
+    surprise = f" ({row.surprise})" if row.surprise else ""
+    return f"{row.status}{expected}: {row.reason}{surprise}"
+
+
+def headline(run: Run, view: View) -> str:
+    """What was run and what came of it, in a line."""
+    counts = Counter(row.status for row in view.rows)
+    states = ", ".join(f"{counts[state]} {state}" for state in [*Status, MISSING] if counts[state])
+    cases = f"{len(view.rows)} case{'s' if len(view.rows) != 1 else ''}"
+    return f"{cases}: {states}; started {run.header.started}, layerbench {run.header.version}"
+
+
+def cautions(run: Run, view: View) -> list[str]:
+    """What a reader must know before any number: an interrupted run, surprises, a damaged file."""
+    found = list(run.problems)
+    missing = sum(row.status == MISSING for row in view.rows)
+    if missing:
+        found.append(
+            f"{missing} of {len(view.rows)} cases are not measured yet: the run was interrupted or is going on"
+        )
+    found += [f"{row.case.id}: {row.status}, {row.surprise}" for row in view.rows if row.surprise]
+    return found
+
+
+def legend(run: Run, view: View) -> list[tuple[str, str]]:
+    """The words used in this report and what they mean."""
+    within = f"{100 * run.header.suite.policy.same_within:g} %"
+    about = {name: metric.about or ABOUT.get(name, "") for name, metric in metrics(view.rows).items()}
+    found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
+    found += [
+        ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
+        ("speed-up", "baseline time / variant time, from paired rounds, with its 95 % interval; above 1 is faster"),
+        ("faster, slower", f"the whole interval lies more than {within} from 1"),
+        ("same", f"the whole interval lies within {within} of 1"),
+        ("undecided", "the interval is too wide to tell, or there is none"),
+        ("error", "largest relative error of outputs and gradients against the float64 reference"),
+        ("incorrect", "ran and gave wrong results, so it gets no time"),
+        ("skipped", "cannot run here; the reason is given"),
+    ]
+    if any(row.case.variant.startswith(TORCHSCRIPT) for row in view.rows):
+        names = " and ".join(
+            sorted({row.case.variant for row in view.rows if row.case.variant.startswith(TORCHSCRIPT)})
+        )
+        found.append((names, "made with TorchScript, which PyTorch has deprecated: do not start new work on it"))
+    return found
+
+
+def fact(value: object) -> str:
+    """A plain fact of the environment or the policy."""
+    if value is None:
+        return "n/a"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(fact, value)) or "none" if isinstance(value, list | tuple) else str(value)
+
+
+def one_line(text: str, most: int = 0) -> str:
+    """Text with its line breaks closed up, cut to `most` characters (0: all) with an ellipsis."""
+    text = " ".join(text.split())
+    return f"{text[: most - 1]}…" if 0 < most < len(text) else text

@@ -1,0 +1,41 @@
+"""A run as one self-contained HTML page: pictures, styles and all facts inside, light and dark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+import msgspec
+
+from bench.formats.cells import TONES, cautions, columns, fact, headline, legend, remark
+from bench.model import Run
+from bench.rows import view
+
+FILE = "report.html"
+
+
+def render(run: Run, plots: Sequence[Path] = ()) -> str:
+    """The whole page; of a picture in several formats, the SVG."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    templates = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    laid_out = view(run)
+    return templates.get_template("report.html.jinja").render(
+        header=run.header,
+        policy=msgspec.to_builtins(run.header.suite.policy),
+        view=laid_out,
+        columns=columns,
+        remark=remark,
+        fact=fact,
+        tone=lambda row: TONES.get(row.result, ""),
+        headline=headline(run, laid_out),
+        cautions=cautions(run, laid_out),
+        legend=legend(run, laid_out),
+        pictures=[(path.stem, _data_uri(path)) for path in plots if path.suffix == ".svg"],
+    )
+
+
+def _data_uri(picture: Path) -> str:
+    # An <img> and not inline SVG: the ids inside two pictures would clash in one page.
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture.read_bytes()).decode()}"

@@ -1,0 +1,98 @@
+"""A run as a Markdown page, its tables ready to paste into a README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.formats.cells import Column, cautions, columns, fact, headline, legend, one_line, remark
+from bench.model import Run
+from bench.rows import BlockView, LayerView, Row, view
+
+FILE = "report.md"
+# What GitHub would read as markup. An underscore inside a word and a lone bracket are safe, and read better bare.
+_SPECIAL = re.compile(r"([\\`*<>|~#$&]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
+
+
+def render(run: Run, plots: Sequence[Path] = ()) -> str:
+    """The whole page. Pictures are linked by their folder and name; of one in several formats, the PNG."""
+    laid_out = view(run)
+    lines = [f"# {_escape(run.header.suite.name)}", "", _escape(headline(run, laid_out)), ""]
+    lines += _list("**Mind:** ", cautions(run, laid_out))
+    for layer in laid_out.layers:
+        lines += _layer(layer)
+    lines += _numbered("Warnings", laid_out.footnotes)
+    for path in plots:
+        if path.suffix == ".png":
+            lines += [f"![{path.stem}]({path.parent.name}/{path.name})", ""]
+    notes = [f"{note} ({_whose(ids, len(laid_out.rows))})" for note, ids in laid_out.notes.items()]
+    lines += ["## Notes", "", *_list("", notes)] if notes else []
+    lines += ["## Words", ""]
+    lines += [f"- **{_escape(word)}**: {_escape(meaning)}" for word, meaning in legend(run, laid_out)]
+    lines += ["", "## Environment", "", *_facts(run.header.environment, 0), ""]
+    return "\n".join(lines)
+
+
+def _layer(layer: LayerView) -> Iterator[str]:
+    shown = columns(layer.rows)
+    yield from (f"## {_escape(layer.layer)}", "", _escape(layer.facts), "")
+    for block in layer.blocks:
+        yield from _block(block, shown)
+
+
+def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
+    if block.title:
+        yield from (f"### {_escape(block.title)}", "")
+    yield _line(["variant", *(column.title for column in shown)])
+    yield _line([":---", *("---:" for _ in shown)])
+    for row in block.rows:
+        cells = [_emphasis(column, row) for column in shown]
+        yield _line([_escape(row.label) + _marks(row.marks), *cells])
+    yield ""
+    yield from _list("", [f"{row.label} {remark(row)}" for row in block.rows if remark(row)])
+
+
+def _emphasis(column: Column, row: Row) -> str:
+    text = _escape(column.cell(row))
+    return f"**{text}**" if column.toned and text and row.result not in ("baseline", "same") else text
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _marks(numbers: Sequence[int]) -> str:
+    return f" <sup>{', '.join(map(str, numbers))}</sup>" if numbers else ""
+
+
+def _list(prefix: str, texts: Sequence[str]) -> list[str]:
+    return [*(f"- {prefix}{_escape(text)}" for text in texts), *([""] if texts else [])]
+
+
+def _numbered(title: str, texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    return [f"## {title}", "", *(f"{n}. {_escape(text)}" for n, text in enumerate(texts, start=1)), ""]
+
+
+def _whose(ids: Sequence[str], everyone: int) -> str:
+    return ids[0] if len(ids) == 1 else f"{len(ids)} of {everyone} cases"
+
+
+def _facts(value: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Nested facts as a nested list, whatever they are."""
+    for name, inner in value.items():
+        indent = "  " * depth
+        if isinstance(inner, list | tuple) and any(isinstance(one, dict) for one in inner):
+            inner = {str(number): one for number, one in enumerate(inner)}
+        if isinstance(inner, dict):
+            yield f"{indent}- {_escape(str(name))}"
+            yield from _facts(inner, depth + 1)
+        else:
+            yield f"{indent}- {_escape(str(name))}: {_escape(fact(inner))}"
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", one_line(text))

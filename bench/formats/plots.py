@@ -1,0 +1,48 @@
+"""The pictures of a run as files: times, speed-ups, and scaling over every swept parameter."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from bench.formats import intervals, scaling
+from bench.formats.files import replace_file
+from bench.formats.look import STYLE, looks
+from bench.model import Run
+from bench.rows import view
+
+
+def write(run: Run, folder: Path) -> list[Path]:
+    """Write every picture as PNG (1,600 pixels wide, for sharp screens) and SVG; none when no case is ok.
+
+    The same run gives the same files. Raises OSError.
+    """
+    paths = []
+    taken: Counter[str] = Counter()
+    with matplotlib.rc_context(STYLE):
+        for name, figure in _pictures(run):
+            stem = re.sub(r"[^\w.-]+", "_", name)
+            taken[stem] += 1
+            stem += f"-{taken[stem]}" if taken[stem] > 1 else ""
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # laid out once is enough for both files
+            for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
+                buffer = io.BytesIO()
+                figure.savefig(buffer, format=suffix[1:], **options)
+                paths.append(folder / f"{stem}{suffix}")
+                replace_file(paths[-1], buffer.getvalue())
+    return paths
+
+
+def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
+    laid_out = view(run)
+    variants = looks(laid_out)
+    for layer in laid_out.layers:
+        yield from intervals.pictures(layer, variants)
+        yield from scaling.pictures(layer, variants)

@@ -1,0 +1,108 @@
+"""How one case is measured: warm-up to a plateau, window length, slots and turns.
+
+All logic, no clock of its own: `timer` and `now` come from outside, so every rule here is tested on a fake clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench.model import Policy
+from bench.timers import Call, Timer
+
+Now = Callable[[], float]  # seconds
+
+
+class Placeable(Call, Protocol):
+    """A call whose inputs can be put somewhere else in memory."""
+
+    def place(self, rng: random.Random) -> None:
+        """Move the inputs: where they lie changes a time by more than many optimisations do."""
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """What the warm-up took, never mixed into samples."""
+
+    calls: int
+    seconds: float
+    steady: bool  # False: the cap ended it
+    per_call: float  # s, at its end
+
+
+def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_counter) -> WarmUp:
+    """Call until the times no longer fall, at least `policy.warmup_calls` and 20 ms, at most `policy.warmup_seconds`.
+
+    A fixed warm-up is wrong both ways: the TorchScript profiling executor needs some calls of each shape, a clock
+    that ramps up needs milliseconds, and neither is known beforehand.
+    """
+    start = now()
+    times: list[float] = []
+    while True:
+        times.append(timer.window(call, 1))
+        elapsed = now() - start
+        steady = len(times) >= policy.warmup_calls and elapsed >= 0.02 and not falling(times[-20:])
+        if steady or elapsed >= policy.warmup_seconds:
+            return WarmUp(len(times), elapsed, steady, statistics.median(times[-3:]))
+
+
+def falling(times: Sequence[float]) -> bool:
+    """Whether later times tend to be lower than earlier ones (over three quarters of all pairs, Kendall's measure),
+    by more than 1 % from one half to the other. Pairs see a slow trend that no two neighbours show."""
+    half = len(times) // 2
+    if half < 1:
+        return True  # nothing known yet
+    pairs = list(itertools.combinations(times, 2))
+    fell = sum((later < earlier) + 0.5 * (later == earlier) for earlier, later in pairs)
+    return fell > 0.75 * len(pairs) and statistics.median(times[-half:]) < 0.99 * statistics.median(times[:half])
+
+
+def calls_per_window(timer: Timer, call: Call, seconds: float, now: Now = time.perf_counter) -> int:
+    """How many calls make a window last about `seconds` by the wall, the timer's own overhead included."""
+    calls = 1
+    while True:
+        start = now()
+        timer.window(call, calls)
+        elapsed = max(now() - start, 1e-9)
+        if elapsed >= seconds / 2:
+            return max(1, round(calls * seconds / elapsed))
+        calls *= min(10, max(2, int(seconds / elapsed)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one timer takes its turn on one case."""
+
+    timer: Timer
+    calls: int  # a window
+    slots: int  # windows a turn
+
+
+def plan(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_counter) -> Plan:
+    """Slots of `policy.slot` seconds; calls longer than that get fewer slots, so that a turn stays about as long."""
+    calls = calls_per_window(timer, call, policy.slot, now)
+    start = now()
+    timer.window(call, calls)
+    longest = max(now() - start, policy.slot)
+    return Plan(timer, calls, max(1, min(policy.slots, round(policy.slots * policy.slot / longest))))
+
+
+def turn(plans: list[Plan], call: Placeable, rng: random.Random) -> dict[str, tuple[float, ...]]:
+    """One turn: for every slot new places for the inputs, a call to touch them, then a window of each timer."""
+    values: dict[str, list[float]] = {plan.timer.metric: [] for plan in plans}
+    slots = max(plan.slots for plan in plans)
+    for slot in range(slots):
+        call.place(rng)
+        if slots > 1:  # a call longer than the whole turn would only be doubled
+            call.prepare()
+            call()
+        for plan in plans:
+            if slot < plan.slots:
+                values[plan.timer.metric].append(plan.timer.window(call, plan.calls))
+    return {metric: tuple(taken) for metric, taken in values.items()}

@@ -1,0 +1,299 @@
+"""The words of layerbench as frozen types, and their JSON.
+
+Everything that crosses a process or a file is one of these. Times are seconds per call everywhere;
+units appear only when something is shown. Importing this module costs milliseconds and needs no torch.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+SCHEMA = 1  # of run.jsonl; raise it when an older file would be misread
+
+Value = int | float | bool | str | tuple[int, ...]
+
+
+class UserError(Exception):
+    """A mistake of the user's: shown as one line, `place: message (remedy)`, never as a traceback."""
+
+    def __init__(self, message: str, *, place: str = "", remedy: str = "") -> None:
+        super().__init__(message)
+        self.message, self.place, self.remedy = message, place, remedy
+
+    def __str__(self) -> str:
+        place = f"{self.place}: " if self.place else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{place}{self.message}{remedy}"
+
+
+class Direction(enum.StrEnum):
+    """What one call does."""
+
+    INFERENCE = "inference"  # no graph recorded
+    FORWARD = "forward"  # graph recorded
+    BACKWARD = "backward"  # the backward pass alone
+    FORWARD_BACKWARD = "forward_backward"  # forward, mean(), backward: one training step
+
+    @property
+    def needs_gradient(self) -> bool:
+        return self in (Direction.BACKWARD, Direction.FORWARD_BACKWARD)
+
+
+class Status(enum.StrEnum):
+    """What came of a case."""
+
+    OK = "ok"
+    SKIPPED = "skipped"  # cannot run here; the reason says why
+    INCORRECT = "incorrect"  # ran, gave wrong results, so it gets no time
+    FAILED = "failed"  # raised, crashed or timed out
+
+
+class Verdict(enum.StrEnum):
+    """What paired rounds say of one variant against the baseline."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    UNDECIDED = "undecided"
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One thing to measure. The only key by which results are joined; hashable."""
+
+    layer: str
+    variant: str
+    params: tuple[tuple[str, Value], ...]
+    dtype: str
+    device: str
+    threads: int
+    direction: Direction
+
+    @property
+    def setting(self) -> str:
+        """All that cases compared with one another have in common: the id without the variant."""
+        params = ",".join(f"{name}={show_value(value)}" for name, value in self.params)
+        return f"{self.layer}[{params}]/{self.dtype}/{self.device}/{self.threads}t/{self.direction}"
+
+    @property
+    def id(self) -> str:
+        """Stable text that names this case in files, tables and messages."""
+        return f"{self.setting}/{self.variant}"
+
+
+def show_value(value: Value) -> str:
+    """A parameter value as it reads in a case id: 3, 0.5, true, reflect, 3x5."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A case and the status that the suite expects of it."""
+
+    case: Case
+    expect: Status = Status.OK
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Cases alike in all but the variant: interleaved round by round and compared with `baseline`."""
+
+    baseline: str
+    cases: tuple[Planned, ...]
+
+    @property
+    def setting(self) -> str:
+        return self.cases[0].case.setting
+
+
+class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to measure; the same for every variant of a suite. Times in seconds."""
+
+    seed: int = 0
+    target: float | None = None  # wanted half-width of the 95 % interval, relative; None: 2 % CPU, 1 % CUDA
+    min_rounds: int = 8
+    seconds: float = 5.0  # sampling time a block may take for each of its variants
+    timeout: float = 600.0  # longest wait for one answer of a worker
+    input_gradients: bool = True  # whether inputs require a gradient, as inside a network
+    slot: float = 0.004  # length of one timed slot
+    slots: int = 5  # slots a turn; the lowest is the turn's value
+    warmup_calls: int = 5  # least calls before the plateau test
+    warmup_seconds: float = 5.0  # most seconds of warm-up
+    same_within: float = 0.03  # ratios inside 1 +- this are "same" in practice
+    allocator: Literal["warm", "default"] = "warm"
+    tf32: bool = False
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("min_rounds", "slots", "warmup_calls"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1")
+        for name in ("seconds", "timeout", "slot", "warmup_seconds", "same_within"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; more than 0, and finite")
+        if self.target is not None and not 0 < self.target < 1:
+            raise ValueError(f"target is {self.target}; between 0 and 1")
+
+    def target_on(self, device: str) -> float:
+        if self.target is not None:
+            return self.target
+        return 0.01 if device.startswith("cuda") else 0.02
+
+
+class Suite(msgspec.Struct, frozen=True):
+    """A YAML suite as resolved: every block, every case."""
+
+    name: str
+    policy: Policy
+    blocks: tuple[Block, ...]
+
+    def cases(self) -> dict[str, Planned]:
+        return {planned.case.id: planned for block in self.blocks for planned in block.cases}
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One measured quantity, describing itself so that formats can show metrics they have never heard of.
+
+    `samples[r]` holds round r's values in the order they were taken (an empty round: not sampled then).
+    A quantity measured once has one round of one value. Raw samples are never dropped.
+    """
+
+    name: str
+    unit: str  # "s" (a call), "B", "1", "calls"
+    samples: tuple[tuple[float, ...], ...]
+    clock: str = ""  # which timer made it: "host", "events"
+    about: str = ""  # one line for a legend
+
+    @property
+    def lows(self) -> tuple[float, ...]:
+        """The lowest value of each round: interference only ever adds time."""
+        return tuple(min(values) for values in self.samples if values)
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """What came of one case. Has samples exactly when it is ok: a number never stands beside a failure."""
+
+    case: Case
+    status: Status
+    reason: str = ""  # why not ok; empty when ok
+    metrics: tuple[Metric, ...] = ()
+    warnings: tuple[str, ...] = ()  # doubts about the number; shown wherever it is
+    notes: tuple[str, ...] = ()  # what a reader may want to know, no doubt implied
+    error: float | None = None  # largest relative error against the float64 reference
+    bound: float | None = None  # the largest that passes for this dtype
+
+    def __post_init__(self) -> None:
+        timed = any(metric.name == "latency" and metric.lows for metric in self.metrics)
+        if self.status is Status.OK and not timed:
+            raise ValueError(f"{self.case.id}: ok but without latency samples")
+        if self.status is not Status.OK and self.metrics:
+            raise ValueError(f"{self.case.id}: {self.status} but with metrics")
+        if (self.status is Status.OK) == bool(self.reason):
+            raise ValueError(f"{self.case.id}: {self.status} needs {'no' if self.reason else 'a'} reason")
+
+    def metric(self, name: str) -> Metric | None:
+        return next((metric for metric in self.metrics if metric.name == name), None)
+
+
+class Header(msgspec.Struct, frozen=True):
+    """First line of run.jsonl."""
+
+    schema: int
+    version: str  # of layerbench
+    started: str  # ISO 8601, UTC
+    suite: Suite
+    environment: dict[str, Any]  # see environment.py; "fingerprint" names the machine and software
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A header and what has been measured so far, in the order of the suite."""
+
+    header: Header
+    measurements: tuple[Measurement, ...]
+    problems: tuple[str, ...] = ()  # what reading the file had to put right
+
+    def missing(self) -> tuple[Case, ...]:
+        done = {measurement.case.id for measurement in self.measurements}
+        return tuple(planned.case for planned in self.header.suite.cases().values() if planned.case.id not in done)
+
+    def surprises(self) -> tuple[tuple[Measurement, Status], ...]:
+        """Measurements whose status is not the expected one. Skipped is never a surprise."""
+        plan = self.header.suite.cases()
+        return tuple(
+            (measurement, plan[measurement.case.id].expect)
+            for measurement in self.measurements
+            if measurement.status not in (Status.SKIPPED, plan[measurement.case.id].expect)
+        )
+
+
+def encode_line(record: Header | Measurement) -> bytes:
+    """One line of run.jsonl: strict JSON, UTF-8."""
+    return msgspec.json.encode(record) + b"\n"
+
+
+def run_file(path: str | Path) -> Path:
+    """The run.jsonl meant by a run folder or by the file itself."""
+    path = Path(path)
+    return path / "run.jsonl" if path.is_dir() else path
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run. A last line cut short by a kill is dropped and named in `problems`; later lines of a case win.
+
+    Raises UserError: no such file, no header, another schema, a broken line with more behind it.
+    """
+    file = run_file(path)
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot read it: {error.strerror}", place=str(file), remedy="name a run folder or run.jsonl"
+        ) from None
+    header = _decode_header(lines[0], str(file))
+    plan = header.suite.cases()
+    found: dict[str, Measurement] = {}
+    problems: list[str] = []
+    for number, line in enumerate(lines[1:], start=2):
+        if not line:
+            continue
+        place = f"{file}:{number}"
+        try:
+            measurement = msgspec.json.decode(line, type=Measurement)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if any(lines[number:]):
+                raise UserError(
+                    f"broken line: {error}", place=place, remedy="restore the file or delete that line"
+                ) from None
+            problems.append(f"{place}: the last line is cut off ({len(line)} bytes); the lines before it are kept")
+            continue
+        if measurement.case.id not in plan:
+            raise UserError(
+                f"case {measurement.case.id!r} is not in the header's suite",
+                place=place,
+                remedy="the file mixes two runs",
+            )
+        found[measurement.case.id] = measurement
+    return Run(header, tuple(found[name] for name in plan if name in found), tuple(problems))
+
+
+def _decode_header(line: bytes, place: str) -> Header:
+    remedy = "not a layerbench run, or cut off in its first line"
+    try:
+        schema = msgspec.json.decode(line)["schema"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        raise UserError("no header", place=f"{place}:1", remedy=remedy) from None
+    if schema != SCHEMA:
+        raise UserError(
+            f"schema {schema}, this layerbench reads {SCHEMA}",
+            place=f"{place}:1",
+            remedy="use the layerbench that wrote it",
+        )
+    try:
+        return msgspec.json.decode(line, type=Header)
+    except msgspec.ValidationError as error:
+        raise UserError(f"unreadable header: {error}", place=f"{place}:1", remedy=remedy) from None

@@ -1,0 +1,90 @@
+"""What a person sees while a suite runs: a bar that says what is happening, and a line for every case that ended."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.model import Block, Case, Measurement, Status
+from bench.protocol import Prepared
+from bench.stats import summarise
+from bench.units import error, show, spread
+
+
+class Display:
+    """A runner.Progress on a console. Without a terminal only the lines are printed. Use with `with`."""
+
+    def __init__(self, console: Console, cases: int) -> None:
+        self._bar = Progress(
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._console = console
+        self._task = self._bar.add_task("starting workers", total=cases)
+        self._shown = ""  # the block whose title was printed last
+
+    def __enter__(self) -> Display:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def preparing(self, case: Case) -> None:
+        """Show which variant is being made, checked and warmed up."""
+        self._title(case)
+        self._describe(f"{case.variant}: check and warm up")
+
+    def sampled(self, block: Block, rounds: int, lows: dict[str, float]) -> None:
+        """Show the times so far."""
+        times = "  ".join(f"{variant} {show(low, 's')}" for variant, low in lows.items())
+        self._describe(f"round {rounds}: {times}")
+
+    def finished(self, measurement: Measurement) -> None:
+        """Print the case's line."""
+        self.line(result_line(measurement))
+
+    def line(self, markup: str) -> None:
+        """Print a line for a case that ended, above the bar."""
+        self._console.print(markup, highlight=False, soft_wrap=True)
+        self._bar.advance(self._task)
+
+    def _title(self, case: Case) -> None:
+        if case.setting != self._shown:
+            self._shown = case.setting
+            self._console.print(f"[bold]{escape(case.setting)}[/]", highlight=False, soft_wrap=True)
+
+    def _describe(self, text: str) -> None:
+        self._bar.update(self._task, description=escape(text[:100]))
+
+
+def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str:
+    """One checked case as rich markup; `expected` when its status is not the expected one."""
+    line = f"  {case.variant:<12}{prepared.status}"
+    if prepared.error is not None:
+        line += f"  error {error(prepared.error)}"
+    if prepared.reason:
+        line += f"  {escape(prepared.reason.splitlines()[0])}"
+    return f"{line}  [red]expected {expected}[/]" if expected else line
+
+
+def result_line(measurement: Measurement) -> str:
+    """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`."""
+    name = f"  {measurement.case.variant:<12}"
+    if measurement.status is not Status.OK:
+        reason = escape(measurement.reason.splitlines()[0])
+        colour = "dim" if measurement.status is Status.SKIPPED else "red"
+        return f"{name}[{colour}]{measurement.status}: {reason}[/]"
+    parts = []
+    for metric in (measurement.metric("latency"), measurement.metric("device")):
+        if metric is not None:
+            summary = summarise(metric.lows)
+            parts.append(f"{metric.name} {show(summary.centre, 's')} {spread(summary.half_width)}")
+    warnings = f"  [yellow]{escape('; '.join(measurement.warnings))}[/]" if measurement.warnings else ""
+    return name + "   ".join(parts) + warnings

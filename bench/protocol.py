@@ -1,0 +1,77 @@
+"""What the runner and a worker say to each other. One request, one answer, in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bench.model import Case, Measurement, Metric, Policy, Status
+
+
+class Describe(msgspec.Struct, frozen=True):
+    """Ask for the environment. Answered by Described."""
+
+
+class Described(msgspec.Struct, frozen=True):
+    """See environment.describe."""
+
+    environment: dict[str, Any]
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    """Make this case's variant, check it and, unless only the check is wanted, warm it up. Answered by Prepared."""
+
+    case: Case
+    policy: Policy
+    check_only: bool = False
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """Status ok: ready to be sampled. Anything else: the case is over."""
+
+    status: Status
+    reason: str = ""
+    error: float | None = None
+    bound: float | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()  # taken once: first call, warm-up
+
+    def measurement(self, case: Case) -> Measurement:
+        """The result of a case that ended while it was being prepared."""
+        return Measurement(
+            case, self.status, self.reason, warnings=self.warnings, notes=self.notes, error=self.error, bound=self.bound
+        )
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Take one turn of slots. Answered by Turn."""
+
+    round: int
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One turn's values by metric, in the order taken: {"latency": seconds per call, ...}."""
+
+    values: dict[str, tuple[float, ...]]
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """Check the last output and hand over the whole measurement. Answered by Finished."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The case is over."""
+
+    measurement: Measurement
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The answer to any request during which something was raised."""
+
+    reason: str
+
+
+Request = Describe | Prepare | Sample | Finish
+Answer = Described | Prepared | Turn | Finished | Failed

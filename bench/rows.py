@@ -1,0 +1,234 @@
+"""A run as rows that every format shares: what a row says is worked out here once, a format only lays it out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from bench import stats
+from bench.model import Case, Measurement, Metric, Planned, Run, Status, show_value
+from bench.stats import Comparison, Summary
+
+MISSING = "missing"  # status of a case that the suite plans and the run has not reached
+COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
+
+# Every format of a report asks for the same numbers.
+_summarise = lru_cache(maxsize=8192)(stats.summarise)
+_compare = lru_cache(maxsize=8192)(stats.compare)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One metric of one case. `comparison` is None for a baseline and where comparing would be dishonest."""
+
+    metric: Metric
+    summary: Summary
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What there is to say of one case. `marks` number its warnings among `View.footnotes`, from 1."""
+
+    case: Case
+    status: str  # a Status, or MISSING
+    expected: Status
+    reason: str
+    baseline: str  # name of the variant compared with
+    label: str  # the variant, and whatever else varies inside its block
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    error: float | None = None
+    bound: float | None = None
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    marks: tuple[int, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was measured."""
+        return self.status == Status.OK
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the others of its block are compared with it."""
+        return self.case.variant == self.baseline
+
+    @property
+    def result(self) -> str:
+        """One word: the verdict of an ok case (empty where none could be reached), else its status."""
+        if not self.ok:
+            return self.status
+        if self.is_baseline:
+            return "baseline"
+        comparison = self.comparison("latency")
+        return str(comparison.verdict) if comparison else ""
+
+    @property
+    def surprise(self) -> str:
+        """What was expected instead, or nothing. Skipped is never a surprise."""
+        return "" if self.status in (Status.SKIPPED, MISSING, self.expected) else f"expected {self.expected}"
+
+    def comparison(self, metric: str) -> Comparison | None:
+        """With the baseline, of one metric."""
+        reading = self.readings.get(metric)
+        return reading.comparison if reading else None
+
+
+@dataclass(frozen=True)
+class BlockView:
+    """Rows to show together. The title holds only what differs between the blocks of the layer."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """A layer's blocks; `facts` is what is the same in all of them, said once."""
+
+    layer: str
+    facts: str
+    blocks: tuple[BlockView, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of all its blocks."""
+        return tuple(row for block in self.blocks for row in block.rows)
+
+
+@dataclass(frozen=True)
+class View:
+    """A run laid out: layers, blocks, rows; warnings as numbered footnotes."""
+
+    layers: tuple[LayerView, ...]
+    footnotes: tuple[str, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows, layer by layer."""
+        return tuple(row for layer in self.layers for row in layer.rows)
+
+    @property
+    def notes(self) -> dict[str, list[str]]:
+        """Each note and the ids of the cases it belongs to."""
+        found: dict[str, list[str]] = {}
+        for row in self.rows:
+            for note in row.notes:
+                found.setdefault(note, []).append(row.case.id)
+        return found
+
+
+def view(run: Run) -> View:
+    """Lay out a run: blocks grouped by layer, titles that name only what varies.
+
+    Has every planned case; one not measured yet has the status MISSING.
+    """
+    done = {measurement.case.id: measurement for measurement in run.measurements}
+    by_layer: dict[str, list[list[Row]]] = {}
+    for block in run.header.suite.blocks:
+        within = run.header.suite.policy.same_within
+        by_layer.setdefault(block.cases[0].case.layer, []).append(_rows(block.cases, block.baseline, done, within))
+    warnings = (text for blocks in by_layer.values() for block in blocks for row in block for text in row.warnings)
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(warnings), start=1)}
+    return View(tuple(_layer(name, blocks, numbers) for name, blocks in by_layer.items()), tuple(numbers))
+
+
+def metrics(rows: Iterable[Row]) -> dict[str, Metric]:
+    """One example of each metric, in order of first appearance."""
+    found: dict[str, Metric] = {}
+    for row in rows:
+        for name, reading in row.readings.items():
+            found.setdefault(name, reading.metric)
+    return found
+
+
+def checked_summary(metric: Metric) -> tuple[Summary | None, str]:
+    """Summary of a metric's round lows and a warning, if any: values that are not finite are left out, and said so."""
+    finite = tuple(value for value in metric.lows if math.isfinite(value))
+    lost = len(metric.lows) - len(finite)
+    warning = f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out" if lost else ""
+    return (_summarise(finite) if finite else None), warning
+
+
+def incomparable(one: Metric, other: Metric) -> str:
+    """Why two readings of a metric must not be divided by one another, or nothing."""
+    if one.unit != other.unit:
+        return f"{one.name} in {one.unit!r} and in {other.unit!r}: not compared"
+    if one.clock != other.clock:
+        return f"{one.name} by clock {one.clock!r} and by {other.clock!r}: not compared"
+    if not all(0 < value < math.inf for metric in (one, other) for value in metric.lows):
+        return f"{one.name} has values that are not positive numbers: not compared"
+    return ""
+
+
+def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurement], within: float) -> list[Row]:
+    planned = tuple(planned)
+    inside = varying(facts(one.case) for one in planned)
+    baselines = {one.case.setting: done.get(one.case.id) for one in planned if one.case.variant == baseline}
+    rows = []
+    for one in planned:
+        label = " ".join([one.case.variant, *named(one.case, inside)])
+        row = Row(one.case, MISSING, one.expect, "not measured: the run has not reached it", baseline, label)
+        measurement = done.get(one.case.id)
+        rows.append(_filled(row, measurement, baselines.get(one.case.setting), within) if measurement else row)
+    return rows
+
+
+def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, within: float) -> Row:
+    readings: dict[str, Reading] = {}
+    warnings = list(measurement.warnings)
+    for metric in measurement.metrics:
+        summary, warning = checked_summary(metric)
+        comparison, doubt = None, ""
+        other = baseline.metric(metric.name) if baseline and metric.name in COMPARED and not row.is_baseline else None
+        if other and summary:
+            doubt = incomparable(metric, other)
+            comparison = None if doubt else _compare(metric, other, within)
+        if summary:
+            readings[metric.name] = Reading(metric, summary, comparison)
+        warnings += filter(None, (warning, doubt))
+    return replace(
+        row,
+        status=str(measurement.status),
+        reason=measurement.reason,
+        readings=readings,
+        error=measurement.error,
+        bound=measurement.bound,
+        warnings=tuple(warnings),
+        notes=measurement.notes,
+    )
+
+
+def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> LayerView:
+    changing = varying(facts(row.case) for block in blocks for row in block)
+    first = blocks[0][0].case
+    views = []
+    for block in blocks:
+        inside = varying(facts(row.case) for row in block)
+        marked = (replace(row, marks=tuple(numbers[text] for text in row.warnings)) for row in block)
+        views.append(BlockView(", ".join(named(block[0].case, changing - inside)), tuple(marked)))
+    return LayerView(name, ", ".join(named(first, set(facts(first)) - changing)), tuple(views))
+
+
+def facts(case: Case) -> dict[str, str]:
+    """All of a case but its layer and variant, as shown."""
+    return {
+        **{f"params.{name}": f"{name}={show_value(value)}" for name, value in case.params},
+        "dtype": case.dtype,
+        "device": case.device,
+        "threads": f"{case.threads} thread{'s' if case.threads != 1 else ''}",
+        "direction": str(case.direction),
+    }
+
+
+def named(case: Case, names: set[str]) -> list[str]:
+    """Some facts of a case, in the order of its id."""
+    return [text for name, text in facts(case).items() if name in names]
+
+
+def varying(all_facts: Iterable[Mapping[str, str]]) -> set[str]:
+    """Names of the facts that are not the same in all."""
+    found = list(all_facts)
+    return {name for one in found for name in one if len({other.get(name) for other in found}) > 1}

@@ -1,0 +1,123 @@
+"""Samples -> summary, pairs -> comparison. Pure functions of numbers: no clock, no files, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from scipy.stats import mstats
+
+from bench.model import Metric, Policy, Verdict
+
+CONFIDENCE = 0.95
+LEAST = 6  # values: with fewer no distribution-free 95 % interval of a median exists
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A centre and how sure it is. The interval is None when there are too few values to have one."""
+
+    centre: float  # median
+    interval: tuple[float, float] | None  # 95 %, distribution-free
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Of the interval, relative to the centre."""
+        if self.interval is None or not self.centre:
+            return None
+        return (self.interval[1] - self.interval[0]) / 2 / self.centre
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A variant against its baseline: speedup is baseline time / variant time, above 1 is faster."""
+
+    speedup: float
+    interval: tuple[float, float] | None  # 95 %
+    verdict: Verdict
+    n: int  # pairs behind it
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Median and its order-statistics interval. Raises ValueError on no values."""
+    if not values:
+        raise ValueError("no values to summarise")
+    interval = None
+    if len(values) >= LEAST:
+        low, high = stats.quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
+        interval = (float(low), float(high))
+    return Summary(float(np.median(values)), interval, len(values))
+
+
+def compare(variant: Metric, baseline: Metric, same_within: float) -> Comparison | None:
+    """Compare round by round, so that drift common to both cancels. None when no round holds both.
+
+    The centre is the 20 % trimmed mean of the log ratios, the interval Yuen's: a few spiked rounds cannot
+    move either far. Faster or slower needs the whole interval beyond `same_within`: a difference that
+    is real but too small to matter, or as large as what two identical processes show, is not announced.
+    """
+    pairs = [(min(v), min(b)) for v, b in zip(variant.samples, baseline.samples, strict=False) if v and b]
+    if not pairs:
+        return None
+    logs = np.log([b / v for v, b in pairs])
+    return _comparison(*_trimmed(logs), len(pairs), same_within)
+
+
+def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: float) -> Comparison:
+    """Compare two runs that shared no rounds (Yuen-Welch on the logs). Blind to what differs between processes."""
+    new_logs, old_logs = np.log(new), np.log(old)
+    centre = float(stats.trim_mean(old_logs, 0.2) - stats.trim_mean(new_logs, 0.2))
+    n = min(len(new), len(old))
+    if n < LEAST:
+        return _comparison(centre, None, n, same_within)
+    if np.ptp(new_logs) == np.ptp(old_logs) == 0:  # nothing varies: scipy would answer nan
+        return _comparison(centre, (centre, centre), n, same_within)
+    test = stats.ttest_ind(old_logs, new_logs, equal_var=False, trim=0.2)
+    # The test's own interval belongs to the trimmed means, which is what `centre` is.
+    low, high = test.confidence_interval(CONFIDENCE)
+    return _comparison(centre, (float(low), float(high)), n, same_within)
+
+
+def settled(metric: Metric, baseline: Metric | None, policy: Policy, device: str) -> bool:
+    """The stop rule for one variant: its interval, and that of its speed-up, is within the target."""
+    lows = metric.lows
+    if len(lows) < max(policy.min_rounds, LEAST):
+        return False
+    target = policy.target_on(device)
+    half_width = summarise(lows).half_width
+    if half_width is None or not half_width <= target:  # so that NaN never settles
+        return False
+    if baseline is None:
+        return True
+    comparison = compare(metric, baseline, policy.same_within)
+    if comparison is None or comparison.interval is None:
+        return False
+    return math.log(comparison.interval[1] / comparison.interval[0]) / 2 <= target
+
+
+def _trimmed(logs: np.ndarray) -> tuple[float, tuple[float, float] | None]:
+    centre = float(stats.trim_mean(logs, 0.2))
+    if len(logs) < LEAST:
+        return centre, None
+    low, high = mstats.trimmed_mean_ci(logs, limits=(0.2, 0.2), alpha=1 - CONFIDENCE)
+    return centre, (float(low), float(high))
+
+
+def _comparison(log: float, interval: tuple[float, float] | None, n: int, same_within: float) -> Comparison:
+    if interval is None:
+        return Comparison(math.exp(log), None, Verdict.UNDECIDED, n)
+    low, high = interval
+    margin = math.log1p(same_within)
+    if low > margin:
+        verdict = Verdict.FASTER
+    elif high < -margin:
+        verdict = Verdict.SLOWER
+    elif -margin <= low and high <= margin:
+        verdict = Verdict.SAME
+    else:
+        verdict = Verdict.UNDECIDED
+    return Comparison(math.exp(log), (math.exp(low), math.exp(high)), verdict, n)

@@ -1,0 +1,141 @@
+"""Results -> pandas frames, one column per metric with its unit; and the comparison of two runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Set
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench import stats
+from bench.model import Case, Measurement, Run, show_value
+from bench.rows import COMPARED, Row, incomparable, view
+from bench.stats import Comparison
+
+
+def frame(run: Run) -> pd.DataFrame:
+    """One row per planned case in suite order; columns that a spreadsheet can use, units in their names.
+
+    Parameters are `params.<name>`. Each metric has `<name> [<unit>]`, its 95 % interval as `<name> low [<unit>]`
+    and `<name> high [<unit>]`, `<name> rounds` and `<name> clock`. Speed-ups are over `baseline`; a baseline's
+    own is 1 by definition. Warnings and notes are joined by "; ". A case not measured yet has the status "missing".
+    """
+    found = {row.case.id: row for row in view(run).rows}
+    rows = [found[key] for key in run.header.suite.cases()]
+    params = list(dict.fromkeys(name for row in rows for name, _ in row.case.params))
+    metrics = list(dict.fromkeys((name, r.metric.unit) for row in rows for name, r in row.readings.items()))
+    table = pd.DataFrame.from_records([_record(row, params, metrics) for row in rows])
+    for name in params:  # as objects: a parameter that some layers lack must not turn 3 into 3.0
+        values = [dict(row.case.params).get(name) for row in rows]
+        shown = [show_value(value) if isinstance(value, tuple) else value for value in values]
+        table[f"params.{name}"] = pd.Series(shown, dtype=object)
+    return table.astype({f"{name} rounds": "Int64" for name, _ in metrics})
+
+
+def _record(row: Row, params: list[str], metrics: list[tuple[str, str]]) -> dict[str, object]:
+    case = row.case
+    record: dict[str, object] = {"layer": case.layer, "variant": case.variant}
+    record |= {f"params.{name}": None for name in params}
+    record |= {"dtype": case.dtype, "device": case.device, "threads": case.threads, "direction": str(case.direction)}
+    record |= {"status": row.status, "expected": str(row.expected), "reason": row.reason}
+    record |= {"error": row.error, "bound": row.bound}
+    for name, unit in metrics:
+        record |= _metric_columns(row, name, unit)
+    record["baseline"] = row.baseline
+    names = {name for name, _ in metrics}
+    for name in COMPARED:
+        if name == "latency" or name in names:
+            record |= _speedup_columns(row, name)
+    return record | {"warnings": "; ".join(row.warnings), "notes": "; ".join(row.notes)}
+
+
+def _metric_columns(row: Row, name: str, unit: str) -> dict[str, object]:
+    reading = row.readings.get(name)
+    summary = reading.summary if reading and reading.metric.unit == unit else None
+    low, high = (summary.interval if summary else None) or (None, None)
+    return {
+        f"{name} [{unit}]": summary.centre if summary else None,
+        f"{name} low [{unit}]": low,
+        f"{name} high [{unit}]": high,
+        f"{name} rounds": reading.summary.n if reading else None,
+        f"{name} clock": reading.metric.clock if reading else "",
+    }
+
+
+def _speedup_columns(row: Row, metric: str) -> dict[str, object]:
+    prefix = "" if metric == "latency" else f"{metric} "
+    comparison = row.comparison(metric)
+    low, high = (comparison.interval if comparison else None) or (None, None)
+    itself = row.is_baseline and metric in row.readings
+    return {
+        f"{prefix}speedup": 1.0 if itself else comparison.speedup if comparison else None,
+        f"{prefix}speedup low": low,
+        f"{prefix}speedup high": high,
+        f"{prefix}verdict": "baseline" if itself else str(comparison.verdict) if comparison else "",
+    }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One metric of one case in two runs. Without a comparison, `why` says why there is none."""
+
+    case: Case
+    metric: str
+    new: Measurement | None
+    old: Measurement | None
+    comparison: Comparison | None  # speedup is old time / new time: above 1 the new run is faster
+    why: str = ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Doubts about either number."""
+        sides = (("new", self.new), ("old", self.old))
+        return tuple(f"{side}: {text}" for side, measurement in sides if measurement for text in measurement.warnings)
+
+
+def compare_runs(new: Run, old: Run, same_within: float) -> list[Change]:
+    """Match two runs case by case, by id; every case of either run is in the answer.
+
+    In the order of the new run, then what only the old one has. Each ok pair gives one Change per
+    compared metric that both have (latency, and device time on a GPU).
+    """
+    new_cases, old_cases = new.header.suite.cases(), old.header.suite.cases()
+    newer = {measurement.case.id: measurement for measurement in new.measurements}
+    older = {measurement.case.id: measurement for measurement in old.measurements}
+    changes: list[Change] = []
+    for key, planned in (new_cases | {key: one for key, one in old_cases.items() if key not in new_cases}).items():
+        why = ""
+        if key not in old_cases:
+            why = f"not in the old run{_closest(key, old_cases.keys() - new_cases.keys())}"
+        elif key not in new_cases:
+            why = f"not in the new run{_closest(key, new_cases.keys() - old_cases.keys())}"
+        changes += _changes(planned.case, newer.get(key), older.get(key), same_within, why)
+    return changes
+
+
+def _changes(
+    case: Case, new: Measurement | None, old: Measurement | None, same_within: float, why: str
+) -> list[Change]:
+    if not why:
+        states = [f"{side}: {_state(one)}" for side, one in (("new", new), ("old", old)) if not one or one.reason]
+        why = "; ".join(states)
+    if why or new is None or old is None:
+        return [Change(case, COMPARED[0], new, old, None, why)]
+    changes = []
+    for name in COMPARED:
+        one, other = new.metric(name), old.metric(name)
+        if one and other and one.lows and other.lows:
+            doubt = incomparable(one, other)
+            comparison = None if doubt else stats.compare_unpaired(one.lows, other.lows, same_within)
+            changes.append(Change(case, name, new, old, comparison, doubt))
+    return changes
+
+
+def _state(measurement: Measurement | None) -> str:
+    return "not measured" if measurement is None else f"{measurement.status}: {measurement.reason}"
+
+
+def _closest(key: str, others: Set[str]) -> str:
+    near = difflib.get_close_matches(key, sorted(others), n=1, cutoff=0.8)
+    return f"; renamed? the closest there is {near[0]}" if near else ""

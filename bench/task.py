@@ -1,0 +1,126 @@
+"""What one call does in each direction, on a made variant: the thing that timers time and the check checks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.model import Direction
+from layers.variants import Made
+
+
+class NoGradient(Exception):
+    """The direction needs a backward pass and the output has none to give."""
+
+
+class Task:
+    """One direction of one made variant. Satisfies `timers.Call` and `measure.Placeable`.
+
+    `fresh` directions need prepare() before every call: a backward pass consumes its graph, and gradients that
+    are not cleared accumulate, which costs time and changes results.
+    """
+
+    def __init__(self, made: Made, direction: Direction, *, input_gradients: bool = True) -> None:
+        self._made, self._direction = made, direction
+        # A layer without parameters has only its inputs to differentiate.
+        self._input_gradients = input_gradients or not any(p.requires_grad for p in made.module.parameters())
+        self._grad_output: Tensor | None = None
+        self._ballast: list[Tensor] = []
+        self.fresh = direction.needs_gradient
+        self.output: Tensor | None = None  # of the latest call
+        self.inputs = self._leaves(made.inputs)
+        self._run = {
+            Direction.INFERENCE: self._forward,
+            Direction.FORWARD: self._forward,
+            Direction.BACKWARD: self._backward,
+            Direction.FORWARD_BACKWARD: self._step,
+        }[direction]
+
+    def __call__(self) -> None:
+        self._run()
+
+    def prepare(self) -> None:
+        if not self.fresh:
+            return
+        for tensor in self.leaves().values():
+            tensor.grad = None
+        if self._direction is Direction.BACKWARD:
+            self._forward()
+            self._require_gradient()
+
+    def place(self, rng: random.Random) -> None:
+        """Copy the inputs to random 64-byte-aligned places, with blocks of random size allocated before them so that
+        the outputs land elsewhere too. Leaves their values, strides and requires_grad alone."""
+        if self._direction is Direction.BACKWARD:
+            self.output = None  # its graph holds the old inputs
+        self._ballast = [
+            torch.empty(rng.randrange(1, 64) * 64, dtype=torch.uint8, device=tensor.device) for tensor in self.inputs
+        ]
+        self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self.inputs))
+
+    @contextmanager
+    def grad_mode(self) -> Iterator[None]:
+        """Entered once around many calls: entering it for each would be timed."""
+        with torch.set_grad_enabled(self._direction is not Direction.INFERENCE):
+            yield
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Everything that gets a gradient, by name: `input 0`, `weight`, ..."""
+        named: dict[str, Tensor] = {f"input {i}": x for i, x in enumerate(self.inputs) if x.requires_grad}
+        named.update({name: p for name, p in self._made.module.named_parameters() if p.requires_grad})
+        return named
+
+    @property
+    def grad_output(self) -> Tensor | None:
+        """The gradient that `backward` starts from; None before the first call."""
+        return self._grad_output
+
+    def _leaves(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        wanted = self._direction is not Direction.INFERENCE and self._input_gradients
+        return tuple(x.detach().requires_grad_(wanted and x.is_floating_point()) for x in inputs)
+
+    def _forward(self) -> None:
+        output: Any = self._made.call(*self.inputs)
+        if not isinstance(output, Tensor):
+            raise TypeError(f"the layer returned {type(output).__name__}, not a tensor")
+        self.output = output
+
+    def _backward(self) -> None:
+        assert self.output is not None  # prepare() made it
+        assert self._grad_output is not None
+        torch.autograd.backward(self.output, self._grad_output)
+
+    def _step(self) -> None:
+        self._forward()
+        assert self.output is not None
+        if not self.output.requires_grad:
+            raise NoGradient("no gradient path: the output does not require a gradient")
+        self.output.mean().backward()
+
+    def _require_gradient(self) -> None:
+        assert self.output is not None
+        if not self.output.requires_grad:
+            raise NoGradient("no gradient path: the output does not require a gradient")
+        if self._grad_output is None:
+            generator = torch.Generator().manual_seed(0)
+            grad = torch.randn(self.output.shape, generator=generator)
+            self._grad_output = grad.to(self.output.device, self.output.dtype)
+
+
+def placed(tensor: Tensor, lines: int) -> Tensor:
+    """A copy that starts `lines` cache lines (of 64 bytes) into an allocation of its own."""
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return tensor.detach().clone()  # expanded: its elements share memory, so it has no layout to keep
+    itemsize = tensor.element_size()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    storage = torch.UntypedStorage((max(extent, 1) + 1) * itemsize + 64 * (lines + 1), device=tensor.device)
+    # Not a view of a buffer: autograd and dynamo treat views of one base in ways of their own.
+    offset = (-storage.data_ptr() % 64 + 64 * lines) // itemsize
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    copy.set_(storage, offset, tensor.shape, tensor.stride())
+    return copy.copy_(tensor.detach())

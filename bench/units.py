@@ -1,0 +1,50 @@
+"""Numbers as people read them: about three significant digits and a fitting unit. Inside, all is in base units."""
+
+from __future__ import annotations
+
+import math
+
+_PREFIXES = ("p", "n", "µ", "m", "", "k", "M", "G", "T", "P")
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+_COUNTS = {"1": "", "calls": " calls"}
+
+
+def show(value: float | None, unit: str) -> str:
+    """A value in `unit` ("s", "B", "1", "calls" or any SI unit): 1.23e-05 of "s" is "12.3 µs". None is "n/a"."""
+    if value is None:
+        return "n/a"
+    if not math.isfinite(value):
+        return str(float(value))
+    if unit in _COUNTS:
+        return f"{value:,.0f}{_COUNTS[unit]}" if value == round(value) else f"{_digits(value)}{_COUNTS[unit]}"
+    if not value:
+        return f"0 {unit}"
+    rounded = abs(float(f"{value:.3g}"))  # first, so that 999.96 µs is 1.00 ms and not 1000 µs
+    if unit == "B":
+        power = min(max(math.floor(math.log(rounded, 1024)), 0), len(_BYTES) - 1)
+        return f"{_digits(value / 1024**power)} {_BYTES[power]}"
+    most = 0 if unit == "s" else 5  # nobody reads kiloseconds
+    power = min(max(math.floor(math.log10(rounded) / 3), -4), most)
+    return f"{_digits(value / 1000.0**power)} {_PREFIXES[power + 4]}{unit}"
+
+
+def ratio(value: float) -> str:
+    """A speed-up: 2.004 is "2.00×"."""
+    return f"{_digits(value)}×"
+
+
+def spread(half_width: float | None) -> str:
+    """A relative half-width: 0.0123 is "± 1.2 %". Unknown is "± n/a", never 0."""
+    if half_width is None:
+        return "± n/a"
+    percent = 100 * half_width
+    return f"± {percent:.0f} %" if percent >= 9.95 else f"± {percent:#.2g} %"
+
+
+def error(value: float | None) -> str:
+    """A relative error: 3.21e-07 is "3.2e-07"; not known is ""."""
+    return "" if value is None else f"{value:.2g}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:#.3g}".rstrip(".")

@@ -1,0 +1,99 @@
+"""The worker processes as the runner sees them: ask one something, get its answer or learn that it died."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import signal
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from bench.protocol import Answer, Request
+
+
+class WorkerDied(Exception):
+    """The worker is gone, or gave no answer in time and was killed; the text says which."""
+
+
+def start_server() -> Any:
+    """Start importing torch in the process that workers fork from; answers at once with the context to fork in.
+
+    Called early, the import runs beside whatever the parent still has to do. Where there is no fork, workers import
+    for themselves.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.worker"])
+    forkserver.ensure_running()
+    return context
+
+
+class Workers:
+    """One long-lived process per name, forked from a server that has imported torch once. Use with `with`."""
+
+    def __init__(self, log: Path, allocator: str) -> None:
+        self._context: Any = start_server()
+        self._log, self._allocator = log, allocator
+        self._live: dict[str, tuple[Any, Connection]] = {}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in list(self._live):
+            self._stop(name)
+
+    def ask(self, name: str, request: Request, timeout: float) -> Answer:
+        """The worker's answer. Raises WorkerDied; the next request to that name starts a new process."""
+        process, connection = self._live.get(name) or self._start(name)
+        try:
+            connection.send(request)
+            if connection.poll(timeout):
+                answer: Answer = connection.recv()
+                return answer
+        except (EOFError, ConnectionError):
+            process.join(5)
+            exitcode = self._stop(name)
+            raise WorkerDied(f"its worker {_death(exitcode)}{self._last_words()}") from None
+        self._stop(name)
+        raise WorkerDied(f"no answer within {timeout:g} s, so its worker was stopped")
+
+    def _start(self, name: str) -> tuple[Any, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_enter, args=(theirs, str(self._log), self._allocator), name=name)
+        process.start()
+        theirs.close()  # so that a death reads as end of file
+        self._live[name] = (process, ours)
+        return process, ours
+
+    def _stop(self, name: str) -> int | None:
+        """Kill it: it may be stuck in a kernel, and has nothing worth saving."""
+        process, connection = self._live.pop(name)
+        connection.close()
+        process.kill()
+        process.join()
+        exitcode: int | None = process.exitcode
+        return exitcode
+
+    def _last_words(self) -> str:
+        try:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return f"; last line of {self._log.name}: {lines[-1][:200]}" if lines else ""
+
+
+def _enter(connection: Connection, log: str, allocator: str) -> None:
+    # By name: the parent stays free of torch, and what breaks at import breaks in a worker.
+    importlib.import_module("bench.worker").serve(connection, log, allocator)
+
+
+def _death(exitcode: int | None) -> str:
+    if exitcode == -signal.SIGKILL:
+        return "was killed (SIGKILL): out of memory, most likely"
+    if exitcode is not None and exitcode < 0:
+        return f"crashed ({signal.Signals(-exitcode).name})"
+    return f"ended with exit code {exitcode}"

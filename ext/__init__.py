@@ -1,0 +1,1 @@
+"""The native operators: kernels without torch, thin torch bindings, and the build."""

@@ -1,0 +1,64 @@
+// What the CPU kernels share: function multi-versioning and 16-bit floats.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// One library for every x86-64 machine: the loader picks the version, and valgrind gets one without AVX-512. Older
+// compilers lack the architecture levels; their "fma" brings 256-bit floats too.
+#if !defined(__x86_64__) || !defined(__linux__)
+#define LAYERBENCH_CLONES
+#elif defined(__clang__) || __GNUC__ >= 12
+#define LAYERBENCH_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define LAYERBENCH_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+#endif
+
+// Clones cannot be templates. So the work is a template that must be inlined into a plain cloned function.
+#define LAYERBENCH_INLINE __attribute__((always_inline)) inline
+
+namespace layerbench {
+
+template <typename To, typename From>
+LAYERBENCH_INLINE To bits(From from) {
+    static_assert(sizeof(To) == sizeof(From), "");
+    To to;
+    std::memcpy(&to, &from, sizeof(to));
+    return to;
+}
+
+struct BFloat16 {
+    uint16_t raw;
+};
+
+struct Half {
+    uint16_t raw;
+};
+
+LAYERBENCH_INLINE float widen(BFloat16 value) { return bits<float>(uint32_t(value.raw) << 16); }
+
+LAYERBENCH_INLINE void narrow(float value, BFloat16* out) {
+    const uint32_t b = bits<uint32_t>(value);
+    const uint32_t even = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+    out->raw = value != value ? 0x7fc0 : uint16_t(even);
+}
+
+// Without branches, so that loops vectorise: the exponent is moved by an exact multiplication, which also takes care
+// of denormals.
+LAYERBENCH_INLINE float widen(Half value) {
+    const uint32_t magnitude = uint32_t(value.raw & 0x7fff) << 13, sign = uint32_t(value.raw & 0x8000) << 16;
+    const uint32_t finite = bits<uint32_t>(bits<float>(magnitude) * 0x1p112f);
+    return bits<float>(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
+}
+
+LAYERBENCH_INLINE void narrow(float value, Half* out) {
+    const uint32_t b = bits<uint32_t>(value), sign = (b >> 16) & 0x8000, magnitude = b & 0x7fffffff;
+    // Adding 0.5 aligns a denormal result's last bit with the float's last bit: the addition rounds it.
+    const uint32_t denormal = bits<uint32_t>(bits<float>(magnitude) + 0.5f) - 0x3f000000u;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    const uint32_t finite = magnitude < 0x38800000u ? denormal : normal;
+    const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    out->raw = uint16_t(sign | (magnitude >= 0x47800000u ? special : finite));
+}
+
+}  // namespace layerbench

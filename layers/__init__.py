@@ -1,0 +1,110 @@
+"""One file per layer: every version of it, its reference, its inputs, its cost model.
+
+`Layer` is the whole contract between a layer and the harness. A user's own layer is the same record in
+the user's own file, named as `pkg.module:NAME` or `path.py:NAME`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BUILTIN = ("unfold_conv2d", "shift", "vecadd", "sign_gate")
+
+Inputs = tuple[Tensor, ...]
+
+
+class Unavailable(Exception):
+    """A variant that cannot exist here: its text is the reason shown beside `skipped`."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least work one forward call must do: floating-point operations, and bytes (each input read once,
+    each output written once)."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Every version of one layer and what is needed to check and time it.
+
+    defaults   parameters that a suite may set, with the value each has otherwise
+    versions   hand-written versions by variant name: called with **params, give a module. `eager` is
+               required; the state_dict keys of all agree, so that all can hold the same weights
+    inputs     inputs(generator, **params): seeded random float32 CPU tensors, drawn from `generator`
+    reference  reference(state, *inputs, **params): the right answer, differentiable, in the dtype given
+               (the harness gives float64). `state` is the module's state_dict. None: eager in float64
+    cost       cost(itemsize, **params): the least work of one forward call; None: unknown
+    draws      extra input factories like `inputs` that the check runs besides (a second batch size, ...)
+    op         name of the native operator behind `custom_op`, for example "layerbench::shift"
+    dtypes     dtypes that the layer accepts
+    """
+
+    name: str
+    versions: Mapping[str, Callable[..., nn.Module]]
+    inputs: Callable[..., Inputs]
+    reference: Callable[..., Tensor] | None = None
+    cost: Callable[..., Cost] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    draws: tuple[Callable[..., Inputs], ...] = ()
+    op: str | None = None
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
+
+    def __post_init__(self) -> None:
+        if "eager" not in self.versions:
+            raise ValueError(f"layer {self.name!r} has no 'eager' version")
+
+
+def load(name: str) -> Layer:
+    """The layer meant by a suite: a built-in name, `pkg.module:NAME` or `path.py:NAME`.
+
+    Raises LookupError with a full sentence when there is none; what a user's file raises passes through.
+    """
+    if ":" not in name:
+        if name not in BUILTIN:
+            raise LookupError(f"unknown layer {name!r}")
+        layer = importlib.import_module(f"layers.{name}").LAYER
+    else:
+        source, _, attribute = name.rpartition(":")
+        module = _module_at(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        layer = getattr(module, attribute, None)
+        if layer is None:
+            raise LookupError(f"{source} defines no {attribute!r}")
+    if not isinstance(layer, Layer):
+        raise LookupError(f"{name} is a {type(layer).__name__}, not a layers.Layer")
+    return layer
+
+
+def _module_at(path: Path) -> Any:
+    if not path.is_file():
+        raise LookupError(f"no file {path}")
+    # Under its own path as the name: two files called layer.py are two modules, each imported once.
+    name = str(path.resolve())
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None  # a .py file always has a loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A CPU generator: the same inputs for every variant, process and device."""
+    return torch.Generator().manual_seed(seed)

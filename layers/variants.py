@@ -1,0 +1,230 @@
+"""How a layer becomes a callable: one function per variant.
+
+A variant function takes the layer, all its parameters, its seeded eager module and example inputs (both on the device
+and in the dtype that will be measured) and returns a callable holding the same weights. Raises `Unavailable` with the
+reason where the variant cannot exist; whatever the layer's own code raises passes through.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layers import Inputs, Layer, Unavailable, seeded
+
+Call = Callable[..., Tensor]
+VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
+
+VARIANTS: dict[str, VariantFunction] = {}
+
+# Variants that by their nature hold for the shapes, or the shapes and strides, of their example inputs.
+SHAPE_BOUND = frozenset({"trace", "compile"})
+STRIDE_BOUND = frozenset({"compile"})
+
+TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
+
+DEPRECATED = "TorchScript is deprecated in PyTorch, which points to torch.compile and torch.export"
+
+
+def variant(function: VariantFunction) -> VariantFunction:
+    """Register a function as the variant of its name; the first line of its docstring is what `list` shows."""
+    VARIANTS[function.__name__] = function
+    return function
+
+
+@variant
+def eager(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The nn.Module as it is, run by Python."""
+    return module
+
+
+@variant
+def script(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The layer's own jit.ScriptModule with script_method."""
+    _require_torchscript()
+    version = hand_written(layer, "script", params, module, inputs)
+    if not isinstance(version, torch.jit.ScriptModule):
+        raise TypeError(f"the 'script' version of {layer.name} is a {type(version).__name__}, not a jit.ScriptModule")
+    return version
+
+
+@variant
+def jit_script(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The eager module through torch.jit.script."""
+    _require_torchscript()
+    scripted: Call = torch.jit.script(module)
+    return scripted
+
+
+@variant
+def trace(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The eager module through torch.jit.trace, on the device that is measured."""
+    _require_torchscript()
+    # check_trace runs the trace on the very inputs it was made from, and cannot catch what they did not show.
+    traced: Call = torch.jit.trace(module, inputs, check_trace=False)
+    return traced
+
+
+@variant
+def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:  # noqa: A001
+    """The eager module through torch.compile; its first call compiles."""
+    compiler = os.environ.get("CXX", "g++")
+    if inputs[0].device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
+    # What earlier cases compiled counts against the recompile limit, beyond which dynamo silently runs eagerly.
+    torch._dynamo.reset()
+    compiled: Call = torch.compile(module)
+    return compiled
+
+
+@variant
+def custom_op(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The layer on its native C++/CUDA operator."""
+    if layer.op is not None and layer.op.startswith("layerbench::"):
+        _load_operators(inputs[0].device)
+    return hand_written(layer, "custom_op", params, module, inputs)
+
+
+@variant
+def native(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """What a user would otherwise call: PyTorch's own operators."""
+    return hand_written(layer, "native", params, module, inputs)
+
+
+def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
+    """The layer's own version `name` with the weights, device and dtype of `module`. Unavailable if it has none."""
+    if name not in layer.versions:
+        raise Unavailable(f"layer {layer.name} has no {name!r} version")
+    state = module.state_dict()
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
+    version = layer.versions[name](**params).to(inputs[0].device, dtype)
+    version.load_state_dict(state)
+    return version
+
+
+@dataclass(frozen=True)
+class Made:
+    """One variant, ready to be checked and timed.
+
+    call    what to run, on inputs of the device and dtype it was made for
+    module  the nn.Module whose parameters `call` uses, under the names in `state`
+    inputs  the seeded inputs
+    state   the weights as float64 on the CPU, for the reference
+    notes   what the conversion had to say: deprecation, tracer warnings
+    """
+
+    call: Call
+    module: nn.Module
+    inputs: Inputs
+    state: dict[str, Tensor]
+    notes: tuple[str, ...]
+
+
+def make(
+    layer: Layer, name: str, params: Mapping[str, Any], *, dtype: torch.dtype, device: torch.device | str, seed: int
+) -> Made:
+    """`layer` as variant `name`, its weights and inputs from `seed`; random state and warning filters stay as they are.
+
+    LookupError for a variant or parameter that does not exist, Unavailable for one that cannot exist here, and
+    whatever the conversion raises.
+    """
+    if name not in VARIANTS:
+        raise LookupError(f"unknown variant {name!r}, known are: {', '.join(VARIANTS)}")
+    if str(dtype).removeprefix("torch.") not in layer.dtypes:
+        raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
+    params = complete(layer, params)
+    inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
+    with torch.random.fork_rng(devices=[]), _noted() as notes:
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
+        module = layer.versions["eager"](**params).to(device)
+        if dtype.is_floating_point:
+            module.to(dtype)
+        call = VARIANTS[name](layer, params, module, inputs)
+    state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
+    if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
+        module = call
+    if isinstance(call, torch.jit.ScriptModule):
+        notes.insert(0, DEPRECATED)
+    return Made(call, module, inputs, state, tuple(notes))
+
+
+def complete(layer: Layer, params: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a layer: those given, the rest by default. LookupError names one that it does not have."""
+    for name in params:
+        if name not in layer.defaults:
+            known = ", ".join(layer.defaults) or "none"
+            raise LookupError(f"layer {layer.name} has no parameter {name!r}, it has: {known}")
+    return {**layer.defaults, **params}
+
+
+def draw(
+    factory: Callable[..., Inputs],
+    params: Mapping[str, Any],
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Inputs:
+    """What an input factory of a layer draws from `seed`, on `device`; floating-point tensors in `dtype`."""
+    return tuple(_cast(tensor, dtype).to(device) for tensor in factory(seeded(seed), **params))
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    if not dtype.is_floating_point:
+        tensor = (tensor * 32).clamp(-127, 127)  # a normal number is mostly 0 as an integer; 127 fits all of them
+    return tensor.to(dtype)
+
+
+def _require_torchscript() -> None:
+    if sys.version_info >= (3, 14):
+        raise Unavailable("TorchScript does not support Python 3.14 and later")
+    # With PYTORCH_JIT=0 conversions silently return the eager module, and ScriptModule is an empty nn.Module.
+    if not hasattr(torch.jit.ScriptModule, "graph"):
+        raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
+
+
+def _load_operators(device: torch.device) -> None:
+    from ext import build, ops  # here: without a compiler everything else still works
+
+    reason = build.cuda_reason() if device.type == "cuda" else None
+    if reason is not None:
+        raise Unavailable(reason)
+    try:
+        ops.load()
+    except build.BuildError as error:
+        raise Unavailable(str(error)) from error
+
+
+@contextmanager
+def _noted() -> Iterator[list[str]]:
+    """Silence TorchScript's deprecation warnings, collect tracer warnings; all other warnings stay what they are.
+
+    Holds under `python -W error` too: both would be raised from inside the conversion otherwise.
+    """
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.filterwarnings("always", category=TracerWarning)
+        TracerWarning.ignore_lib_warnings()
+        for category in (DeprecationWarning, FutureWarning):  # FutureWarning from torch 2.14 on
+            warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is (deprecated|not supported)", category)
+        yield notes
+    for warning in seen:
+        if issubclass(warning.category, TracerWarning):
+            message = str(warning.message).split(". ")[0]
+            notes.append(f"{Path(warning.filename).name}:{warning.lineno}: {message}")
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    notes[:] = dict.fromkeys(notes)  # one line is often traced many times

@@ -1,0 +1,165 @@
+"""Layers with one fault each, as people have shipped them; the check must catch every one, and only those."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layers import Inputs, Layer
+
+
+def one(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randn(4, n, generator=generator),)
+
+
+def two(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randn(4, n, generator=generator), torch.randn(4, n, generator=generator))
+
+
+class Double(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Linear(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n, n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight)
+
+
+class NanLater(Double):
+    """Right on the first 40 calls."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * (2 if self.calls <= 40 else float("nan"))
+
+
+class InPlace(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+
+class NotATensor(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return [x * 2]  # type: ignore[return-value]
+
+
+class Raises(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        raise RuntimeError("the layer's own trouble")
+
+
+class Detached(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).detach()
+
+
+class OtherDtype(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).float()
+
+
+class SignOfMean(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if x.mean() > 0 else x * 3
+
+
+class StaticOutput(Double):
+    """Returns the same buffer every time, as a captured graph does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "buffer") or self.buffer.shape != x.shape:
+            self.buffer = torch.empty_like(x, requires_grad=False)
+        return torch.mul(x, 2, out=self.buffer) if not x.requires_grad else x * 2
+
+
+class Dies(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return x
+
+
+class Sleeps(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(60)
+        return x
+
+
+class Prints(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        print("a layer that talks")  # noqa: T201
+        return x * 2
+
+
+class IgnoresStrides(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (grad,) = grads
+        # Reads the storage as if it were contiguous: what a kernel does that takes data_ptr() and numel().
+        flat = torch.as_strided(
+            grad, (min(grad.numel(), grad.untyped_storage().nbytes() // grad.element_size()),), (1,)
+        )
+        return F.pad(flat, (0, grad.numel() - flat.numel())).view(grad.shape) * 2
+
+
+class StrideBlind(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = IgnoresStrides.apply(x)  # type: ignore[no-untyped-call]
+        return result
+
+
+class Times(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+
+class Plus(Times):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+def against(right: type[nn.Module], version: type[nn.Module], **extra: Any) -> Layer:
+    """A layer whose eager version is right, and whose `native` one is the one under test."""
+    return Layer(
+        version.__name__, {"eager": right, "native": version}, extra.pop("inputs", one), defaults={"n": 8}, **extra
+    )
+
+
+DOUBLE = against(Double, Double)
+LINEAR = against(Linear, Linear)
+NAN_LATER = against(Double, NanLater)
+IN_PLACE = against(Double, InPlace)
+NOT_A_TENSOR = against(Double, NotATensor)
+RAISES = against(Double, Raises)
+DETACHED = against(Double, Detached)
+OTHER_DTYPE = against(Double, OtherDtype)
+SIGN_OF_MEAN = Layer("sign_of_mean", {"eager": SignOfMean}, one, defaults={"n": 8})
+STATIC_OUTPUT = against(Double, StaticOutput)
+DIES = against(Double, Dies)
+SLEEPS = against(Double, Sleeps)
+PRINTS = against(Double, Prints)
+STRIDE_BLIND = against(Double, StrideBlind)
+TIMES_FOR_PLUS = against(Plus, Times, inputs=two)
+СЛОЙ_β = against(Double, Double)

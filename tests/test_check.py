@@ -1,0 +1,134 @@
+"""The checker is tested with layers that are wrong: each must be rejected, and for its own reason."""
+
+from __future__ import annotations
+
+import re
+
+import faulty_layers as faulty
+import pytest
+import torch
+
+from bench.check import BOUNDS, Reference, Wrong, check, check_last, non_contiguous, relative_error
+from bench.model import Direction
+from bench.task import NoGradient, Task, placed
+from layers import Layer
+from layers.variants import make
+
+CPU = torch.device("cpu")
+
+
+def examine(layer: Layer, variant: str = "native", dtype: str = "float32", gradients: bool = True) -> float:
+    made = make(layer, variant, {}, dtype=getattr(torch, dtype), device=CPU, seed=0)
+    reference = Reference.of(layer, dict(layer.defaults), made, CPU)
+    return check(made, reference, variant=variant, dtype=dtype, bound=BOUNDS[dtype], gradients=gradients)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("layer", [faulty.DOUBLE, faulty.LINEAR], ids=lambda layer: layer.name)
+def test_a_right_layer_passes_in_every_dtype(layer: Layer, dtype: str) -> None:
+    assert examine(layer, dtype=dtype) <= BOUNDS[dtype]
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (faulty.OTHER_DTYPE, "output is float32 for float64 inputs"),
+        (faulty.STRIDE_BLIND, "gradient of input 0, the timed inputs, expanded output gradient"),
+        (faulty.TIMES_FOR_PLUS, "output, the timed inputs: relative error"),
+        (faulty.STATIC_OUTPUT, "overwrites its earlier output"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_wrong_layer_is_rejected_for_its_own_fault(layer: Layer, words: str) -> None:
+    with pytest.raises(Wrong, match=re.escape(words)):
+        examine(layer, dtype="float64")
+
+
+def test_a_layer_that_changes_its_input_is_rejected() -> None:
+    with pytest.raises(Wrong, match="modifies its input 0"):
+        examine(faulty.IN_PLACE, gradients=False)
+
+
+def test_a_trace_of_a_branch_on_the_data_is_rejected() -> None:
+    with pytest.raises(Wrong, match="relative error"):
+        examine(faulty.SIGN_OF_MEAN, "trace")
+    assert examine(faulty.SIGN_OF_MEAN, "eager") <= BOUNDS["float32"]
+
+
+def test_an_output_that_is_no_tensor_is_named_by_its_type() -> None:
+    with pytest.raises(TypeError, match="returned list, not a tensor"):
+        examine(faulty.NOT_A_TENSOR)
+
+
+def test_a_layer_without_a_gradient_is_right_forward_and_has_none_backward() -> None:
+    assert examine(faulty.DETACHED, gradients=False) == 0
+    with pytest.raises(NoGradient, match="no gradient path"):
+        examine(faulty.DETACHED)
+
+
+def test_the_last_timed_output_is_checked_too() -> None:
+    made = make(faulty.NAN_LATER, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    reference = Reference.of(faulty.NAN_LATER, {"n": 8}, made, CPU)
+    task = Task(made, Direction.FORWARD)
+    task()
+    check_last(task, reference, Direction.FORWARD, BOUNDS["float32"])
+    for _ in range(40):
+        task()
+    with pytest.raises(Wrong, match="output after timing: relative error NaN"):
+        check_last(task, reference, Direction.FORWARD, BOUNDS["float32"])
+
+
+@pytest.mark.parametrize("direction", [Direction.BACKWARD, Direction.FORWARD_BACKWARD])
+def test_gradients_do_not_accumulate_over_calls(direction: Direction) -> None:
+    made = make(faulty.LINEAR, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    reference = Reference.of(faulty.LINEAR, {"n": 8}, made, CPU)
+    task = Task(made, direction)
+    for _ in range(3):
+        task.prepare()
+        task()
+    check_last(task, reference, direction, BOUNDS["float32"])
+    task.leaves()["weight"].grad *= 2
+    with pytest.raises(Wrong, match="gradient of weight after timing"):
+        check_last(task, reference, direction, BOUNDS["float32"])
+
+
+def test_inputs_need_no_gradient_where_the_suite_says_so() -> None:
+    made = make(faulty.LINEAR, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    assert list(Task(made, Direction.FORWARD, input_gradients=False).leaves()) == ["weight"]
+    made = make(faulty.DOUBLE, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    assert list(Task(made, Direction.FORWARD, input_gradients=False).leaves()) == ["input 0"]
+
+
+def test_an_error_of_nan_is_over_every_bound() -> None:
+    assert not relative_error(torch.tensor([float("nan")]), torch.tensor([1.0]).double()) <= 1e9
+
+
+def test_the_relative_error_is_a_frobenius_norm() -> None:
+    assert relative_error(torch.tensor([3.0, 5.0]), torch.tensor([3.0, 4.0]).double()) == pytest.approx(0.2)
+    assert relative_error(torch.zeros(2), torch.zeros(2).double()) == 0
+    assert relative_error(torch.ones(2), torch.zeros(2).double()) == float("inf")
+    assert relative_error(torch.zeros(0), torch.zeros(0).double()) == 0
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4, 5), (0, 3), (2, 0)])
+def test_non_contiguous_inputs_hold_the_same_values(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    strided = non_contiguous(x)
+    assert torch.equal(strided, x)
+    assert strided.is_contiguous() == (x.numel() == 0)
+
+
+@pytest.mark.parametrize("lines", [0, 1, 63])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int8])
+def test_placing_keeps_values_and_strides_and_aligns_to_a_cache_line(lines: int, dtype: torch.dtype) -> None:
+    for x in (torch.randn(3, 5, 7).to(dtype), torch.randn(2, 3, 4, 5).to(dtype, memory_format=torch.channels_last)):
+        copy = placed(x, lines)
+        assert torch.equal(copy, x)
+        assert copy.stride() == x.stride()
+        assert copy.data_ptr() % 64 == 0
+        assert copy.data_ptr() != x.data_ptr()
+
+
+def test_placing_works_for_empty_and_expanded_inputs() -> None:
+    for x in (torch.randn(0, 3), torch.randn(3, 1).expand(3, 4), torch.randn(())):
+        assert torch.equal(placed(x, 3), x)

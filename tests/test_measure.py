@@ -1,0 +1,143 @@
+"""The timing logic on a fake clock: exact and instant."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from bench.measure import calls_per_window, plan, turn, warm_up
+from bench.model import Policy
+from bench.timers import HostTimer
+
+
+class Clock:
+    """Time passes only when somebody works."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def now(self) -> float:
+        return self.ns * 1e-9
+
+
+class Work:
+    """A call that takes `cost(number)` seconds, with `preparation` seconds before each where it is fresh."""
+
+    def __init__(self, clock: Clock, cost: Callable[[int], float], *, preparation: float = 0.0) -> None:
+        self.clock, self.cost, self.preparation = clock, cost, preparation
+        self.fresh = preparation > 0
+        self.calls = self.places = 0
+
+    def prepare(self) -> None:
+        self.clock.ns += round(self.preparation * 1e9)
+
+    def place(self, rng: random.Random) -> None:
+        self.places += 1
+
+    def __call__(self) -> None:
+        self.clock.ns += round(self.cost(self.calls) * 1e9)
+        self.calls += 1
+
+
+def constant(seconds: float) -> Callable[[int], float]:
+    return lambda number: seconds
+
+
+def host(clock: Clock) -> HostTimer:
+    return HostTimer(now=clock.now_ns)
+
+
+@pytest.mark.parametrize("calls", [1, 10, 100])
+@pytest.mark.parametrize("preparation", [0.0, 0.005])
+def test_two_milliseconds_are_two_milliseconds_however_many_calls_share_a_window(
+    calls: int, preparation: float
+) -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.002), preparation=preparation)
+    assert host(clock).window(work, calls) == pytest.approx(0.002, rel=1e-12)
+    assert work.calls == calls
+
+
+def test_waiting_for_the_device_is_counted_after_the_call_and_not_before() -> None:
+    clock = Clock()
+    queued = [0.004]  # work left from before
+
+    def synchronise() -> None:
+        clock.ns += round(sum(queued) * 1e9)
+        queued.clear()
+
+    def enqueue(number: int) -> float:
+        queued.append(0.003)
+        return 0.00001
+
+    timer = HostTimer(synchronise, clock.now_ns)
+    assert timer.window(Work(clock, enqueue), 5) == pytest.approx(0.00301)
+
+
+def test_warm_up_ends_at_the_plateau_and_not_before() -> None:
+    clock = Clock()
+    settles_at_200 = Work(clock, lambda number: 0.001 * (1 + max(0.0, (200 - number) / 20)))
+    warm = warm_up(host(clock), settles_at_200, Policy(warmup_seconds=60), clock.now)
+    assert warm.steady
+    assert warm.calls >= 200
+    assert warm.per_call == pytest.approx(0.001)
+
+
+def test_warm_up_makes_the_least_number_of_calls_even_if_steady_at_once() -> None:
+    clock = Clock()
+    warm = warm_up(host(clock), Work(clock, constant(1.0)), Policy(warmup_calls=7, warmup_seconds=60), clock.now)
+    assert (warm.calls, warm.steady, warm.seconds) == (7, True, pytest.approx(7.0))
+
+
+def test_warm_up_of_a_call_that_never_settles_ends_at_its_cap_and_says_so() -> None:
+    clock = Clock()
+    warm = warm_up(host(clock), Work(clock, lambda number: 0.9**number), Policy(warmup_seconds=5), clock.now)
+    assert not warm.steady
+    assert 5 <= warm.seconds < 6
+
+
+@pytest.mark.parametrize("seconds", [1e-6, 37e-6, 0.0011, 0.3])
+def test_a_window_lasts_about_a_slot_and_a_long_call_gets_one_of_its_own(seconds: float) -> None:
+    clock = Clock()
+    calls = calls_per_window(host(clock), Work(clock, constant(seconds)), 0.004, clock.now)
+    assert calls == max(1, round(0.004 / seconds))
+
+
+def test_preparation_counts_towards_the_length_of_a_window_but_not_its_time() -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.0001), preparation=0.0009)
+    assert calls_per_window(host(clock), work, 0.004, clock.now) == 4
+    assert host(clock).window(work, 4) == pytest.approx(0.0001)
+
+
+def test_a_long_call_gets_fewer_slots_so_that_turns_stay_alike() -> None:
+    clock = Clock()
+    policy = Policy(slot=0.004, slots=5)
+    assert plan(host(clock), Work(clock, constant(0.0004)), policy, clock.now).slots == 5
+    assert plan(host(clock), Work(clock, constant(0.010)), policy, clock.now).slots == 2
+    assert plan(host(clock), Work(clock, constant(0.5)), policy, clock.now).slots == 1
+
+
+def test_a_turn_places_the_inputs_anew_for_every_slot_and_returns_every_sample() -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.001))
+    plans = [plan(host(clock), work, Policy(), clock.now)]
+    work.calls = 0
+    values = turn(plans, work, random.Random(0))
+    assert values == {"latency": (pytest.approx(0.001),) * 5}
+    assert work.places == 5
+    assert work.calls == 5 * (4 + 1)  # four in each window and one to touch the new places
+
+
+def test_a_call_longer_than_a_turn_is_made_once_a_turn() -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.5))
+    plans = [plan(host(clock), work, Policy(), clock.now)]
+    work.calls = 0
+    turn(plans, work, random.Random(0))
+    assert work.calls == 1

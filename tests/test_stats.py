@@ -1,0 +1,135 @@
+"""Statistics on literals and on simulated noise with fixed seeds: no clock, no files."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bench.model import Metric, Policy, Verdict
+from bench.stats import compare, compare_unpaired, settled, summarise
+
+
+def metric(*rounds: float | tuple[float, ...]) -> Metric:
+    return Metric("latency", "s", tuple(value if isinstance(value, tuple) else (value,) for value in rounds), "host")
+
+
+def noisy(seed: int, centre: float, noise: float, n: int = 30) -> list[float]:
+    return list(centre * np.exp(np.random.default_rng(seed).normal(0, noise, n)))
+
+
+def test_the_centre_is_the_median_and_the_interval_its_order_statistics() -> None:
+    summary = summarise([1, 2, 3, 4, 5, 6, 7, 8, 9, 100])
+    assert summary.centre == 5.5
+    assert summary.interval == (2, 9)  # binomial: 97.9 % for ranks 2 to 9 of 10
+    assert summary.half_width == pytest.approx(3.5 / 5.5)
+
+
+def test_five_values_have_no_interval_and_one_value_no_spread() -> None:
+    assert summarise([1, 2, 3, 4, 5]).interval is None
+    assert summarise([7]).half_width is None
+    assert summarise([7]).centre == 7
+
+
+def test_no_values_have_no_summary() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        summarise([])
+
+
+def test_the_low_of_a_round_is_what_is_compared() -> None:
+    variant, baseline = metric(*[(9.0, 1.0, 5.0)] * 8), metric(*[(2.0, 7.0, 3.0)] * 8)
+    comparison = compare(variant, baseline, 0.03)
+    assert comparison is not None
+    assert comparison.speedup == pytest.approx(2.0)
+    assert comparison.verdict is Verdict.FASTER
+
+
+def test_pairs_are_formed_by_round_so_that_common_drift_cancels() -> None:
+    drift = [1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 3.0, 1.2]
+    comparison = compare(metric(*drift), metric(*[1.1 * value for value in drift]), 0.03)
+    assert comparison is not None
+    assert comparison.interval == (pytest.approx(1.1), pytest.approx(1.1))
+
+
+def test_a_round_that_one_side_missed_is_no_pair() -> None:
+    comparison = compare(Metric("latency", "s", ((1.0,), (), (1.0,))), metric(2.0, 99.0, 2.0), 0.03)
+    assert comparison is not None
+    assert (comparison.n, comparison.speedup) == (2, pytest.approx(2.0))
+    assert comparison.verdict is Verdict.UNDECIDED
+    assert compare(Metric("latency", "s", ((),)), metric(1.0), 0.03) is None
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"), [(1.10, Verdict.SLOWER), (0.9, Verdict.FASTER), (1.0, Verdict.SAME), (1.01, Verdict.SAME)]
+)
+def test_verdicts_follow_the_whole_interval(ratio: float, verdict: Verdict) -> None:
+    variant, baseline = metric(*noisy(1, ratio, 0.01)), metric(*noisy(2, 1.0, 0.01))
+    comparison = compare(variant, baseline, 0.03)
+    assert comparison is not None
+    assert comparison.verdict is verdict
+
+
+def test_too_much_noise_is_undecided_and_not_same() -> None:
+    comparison = compare(metric(*noisy(1, 1.0, 0.5, 8)), metric(*noisy(2, 1.0, 0.5, 8)), 0.03)
+    assert comparison is not None
+    assert comparison.verdict is Verdict.UNDECIDED
+
+
+def test_two_spiked_rounds_do_not_change_a_verdict() -> None:
+    values = noisy(1, 1.0, 0.005, 20)
+    values[3] *= 10
+    values[11] *= 4
+    comparison = compare(metric(*values), metric(*noisy(2, 1.0, 0.005, 20)), 0.03)
+    assert comparison is not None
+    assert comparison.verdict is Verdict.SAME
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    hits = 0
+    for seed in range(400):
+        comparison = compare(metric(*noisy(seed, 1.0, 0.05)), metric(*noisy(seed + 1000, 1.2, 0.05)), 0.03)
+        assert comparison is not None
+        assert comparison.interval is not None
+        hits += comparison.interval[0] <= 1.2 <= comparison.interval[1]
+    assert 0.92 <= hits / 400 <= 0.98
+
+
+def test_identical_variants_are_not_called_different() -> None:
+    verdicts = []
+    for seed in range(500):
+        comparison = compare(metric(*noisy(seed, 1.0, 0.05)), metric(*noisy(seed + 1000, 1.0, 0.05)), 0.03)
+        assert comparison is not None
+        verdicts.append(comparison.verdict)
+    assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 2
+
+
+def test_unpaired_runs_are_compared_on_their_logs() -> None:
+    comparison = compare_unpaired(noisy(1, 2.0, 0.01), noisy(2, 3.0, 0.01), 0.03)
+    assert comparison.speedup == pytest.approx(1.5, rel=0.01)
+    assert comparison.verdict is Verdict.FASTER
+    assert comparison.interval is not None
+    assert comparison.interval[0] < 1.5 < comparison.interval[1]
+    assert compare_unpaired([1.0] * 8, [1.0] * 8, 0.03).verdict is Verdict.SAME
+    assert compare_unpaired([1.0] * 3, [2.0] * 3, 0.03).verdict is Verdict.UNDECIDED
+
+
+def test_sampling_goes_on_until_time_and_ratio_are_within_the_target() -> None:
+    policy = Policy(min_rounds=8, target=0.02)
+    steady, wild = metric(*noisy(1, 1.0, 0.001, 12)), metric(*noisy(2, 1.0, 0.2, 12))
+    assert settled(steady, None, policy, "cpu")
+    assert settled(steady, steady, policy, "cpu")
+    assert not settled(wild, None, policy, "cpu")
+    assert not settled(steady, wild, policy, "cpu")
+    assert not settled(metric(*[1.0] * 7), None, policy, "cpu")
+
+
+def test_a_target_is_looser_on_the_cpu_than_on_a_gpu() -> None:
+    policy = Policy(min_rounds=8)
+    values = metric(*[1.0, 1.03] * 6)
+    assert settled(values, None, policy, "cpu")
+    assert not settled(values, None, policy, "cuda")
+
+
+def test_a_criterion_that_is_never_met_is_not_met_by_infinite_or_missing_noise() -> None:
+    assert not settled(metric(*[1.0, math.inf] * 6), None, Policy(), "cpu")
