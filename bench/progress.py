@@ -23,6 +23,7 @@ class Display:
             TextColumn("{task.description}"),
             console=console,
             transient=True,
+            refresh_per_second=2,  # each refresh takes a core from what is being measured
             disable=not console.is_terminal,
         )
         self._console = console

@@ -19,10 +19,10 @@ def show(value: float | None, unit: str) -> str:
         return f"{value:,.0f}{_COUNTS[unit]}" if value == round(value) else f"{_digits(value)}{_COUNTS[unit]}"
     if not value:
         return f"0 {unit}"
-    rounded = abs(float(f"{value:.3g}"))  # first, so that 999.96 µs is 1.00 ms and not 1000 µs
     if unit == "B":
-        power = min(max(math.floor(math.log(rounded, 1024)), 0), len(_BYTES) - 1)
+        power = sum(abs(value) >= 1024**one for one in range(1, len(_BYTES)))
         return f"{_digits(value / 1024**power)} {_BYTES[power]}"
+    rounded = abs(float(f"{value:.3g}"))  # first, so that 999.96 µs is 1.00 ms and not 1000 µs
     most = 0 if unit == "s" else 5  # nobody reads kiloseconds
     power = min(max(math.floor(math.log10(rounded) / 3), -4), most)
     return f"{_digits(value / 1000.0**power)} {_PREFIXES[power + 4]}{unit}"

@@ -79,7 +79,7 @@ def trace(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Input
 @variant
 def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:  # noqa: A001
     """The eager module through torch.compile; its first call compiles."""
-    compiler = os.environ.get("CXX", "g++")
+    compiler = os.environ.get("CXX") or "g++"
     if inputs[0].device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
         raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
     # What earlier cases compiled counts against the recompile limit, beyond which dynamo silently runs eagerly.
@@ -199,13 +199,13 @@ def _require_torchscript() -> None:
 def _load_operators(device: torch.device) -> None:
     from ext import build, ops  # here: without a compiler everything else still works
 
-    reason = build.cuda_reason() if device.type == "cuda" else None
-    if reason is not None:
-        raise Unavailable(reason)
     try:
         ops.load()
+        reason = build.cuda_reason() if device.type == "cuda" else None  # known once built: nvcc may have failed
     except build.BuildError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable(str(error).splitlines()[0]) from error  # the rest is the compiler's output
+    if reason is not None:
+        raise Unavailable(reason)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def run_of(
     for one in [*(measurement.case for measurement in measurements), *missing]:
         settings.setdefault(one.setting, []).append(Planned(one, expect.get(one.variant, Status.OK)))
     suite = Suite(name, Policy(**policy), tuple(Block(baseline, tuple(cases)) for cases in settings.values()))
-    header = Header(SCHEMA, "0.1.0", "2026-01-02T03:04:05Z", suite, ENVIRONMENT)
+    header = Header(SCHEMA, "0.1.0", "2026-01-02T03:04:05Z", suite, dict(ENVIRONMENT))
     done = {measurement.case.id: measurement for measurement in measurements}
     return Run(header, tuple(done[key] for key in suite.cases() if key in done), problems)
 

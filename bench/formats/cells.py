@@ -119,6 +119,11 @@ def headline(run: Run, view: View) -> str:
     return f"{cases}: {states}; started {run.header.started}, layerbench {run.header.version}"
 
 
+def machine(run: Run) -> str:
+    """What the numbers were measured on."""
+    return str(run.header.environment.get("fingerprint", "machine not known"))
+
+
 def cautions(run: Run, view: View) -> list[str]:
     """What a reader must know before any number: an interrupted run, surprises, a damaged file."""
     found = list(run.problems)
@@ -160,7 +165,9 @@ def fact(value: object) -> str:
         return "n/a"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return ", ".join(map(fact, value)) or "none" if isinstance(value, list | tuple) else str(value)
+    if isinstance(value, list | tuple | dict):
+        return ", ".join(map(fact, value)) or "none"
+    return str(value)
 
 
 def one_line(text: str, most: int = 0) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 import msgspec
 
-from bench.formats.cells import TONES, cautions, columns, fact, headline, legend, remark
+from bench.formats.cells import TONES, cautions, columns, fact, headline, legend, machine, remark
 from bench.model import Run
 from bench.rows import view
 
@@ -29,6 +29,7 @@ def render(run: Run, plots: Sequence[Path] = ()) -> str:
         remark=remark,
         fact=fact,
         tone=lambda row: TONES.get(row.result, ""),
+        machine=machine(run),
         headline=headline(run, laid_out),
         cautions=cautions(run, laid_out),
         legend=legend(run, laid_out),

@@ -57,7 +57,7 @@ KINDS = (
 )
 
 
-def pictures(layer: LayerView, looks: Mapping[str, Look]) -> Iterator[tuple[str, Figure]]:
+def pictures(layer: LayerView, looks: Mapping[str, Look], machine: str) -> Iterator[tuple[str, Figure]]:
     """Names and pictures of a layer; blocks without a number are named beside the others, not drawn alone."""
     for kind in KINDS:
         drawn = [row for row in layer.rows if kind.point(row, "latency")]
@@ -66,10 +66,12 @@ def pictures(layer: LayerView, looks: Mapping[str, Look]) -> Iterator[tuple[str,
         if drawn:
             for start in range(0, len(layer.blocks), _PANELS):
                 blocks = layer.blocks[start : start + _PANELS]
-                yield f"{kind.name}-{layer.layer}", _picture(kind, layer, blocks, looks)
+                yield f"{kind.name}-{layer.layer}", _picture(kind, layer, blocks, looks, machine)
 
 
-def _picture(kind: Kind, layer: LayerView, blocks: Sequence[BlockView], looks: Mapping[str, Look]) -> Figure:
+def _picture(
+    kind: Kind, layer: LayerView, blocks: Sequence[BlockView], looks: Mapping[str, Look], machine: str
+) -> Figure:
     rows = [row for block in blocks for row in block.rows]
     label = max(len(row.label) for row in rows)
     columns = 1 if len(blocks) == 1 or label > _LABEL else 2
@@ -81,6 +83,7 @@ def _picture(kind: Kind, layer: LayerView, blocks: Sequence[BlockView], looks: M
         foot.append("hollow diamond: GPU busy time" if kind.unit == "s" else "hollow diamond: of GPU busy time")
     if any(row.warnings for row in rows):
         foot.append("* has warnings, see the report")
+    foot.append(machine)
     figure, panels = picture(f"{layer.layer}: {kind.title}", "; ".join(foot), len(blocks), columns, heights)
     log = any(is_wide(_values(kind, block)) for block in blocks)
     for axes, block in zip(panels, blocks, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.formats.cells import Column, cautions, columns, fact, headline, legend, one_line, remark
+from bench.formats.cells import Column, cautions, columns, fact, headline, legend, machine, one_line, remark
 from bench.model import Run
 from bench.rows import BlockView, LayerView, Row, view
 
@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*<>|~#$&]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 def render(run: Run, plots: Sequence[Path] = ()) -> str:
     """The whole page. Pictures are linked by their folder and name; of one in several formats, the PNG."""
     laid_out = view(run)
-    lines = [f"# {_escape(run.header.suite.name)}", "", _escape(headline(run, laid_out)), ""]
+    lines = [f"# {_escape(run.header.suite.name)}", "", _escape(headline(run, laid_out)), "", _escape(machine(run)), ""]
     lines += _list("**Mind:** ", cautions(run, laid_out))
     for layer in laid_out.layers:
         lines += _layer(layer)
@@ -87,7 +87,7 @@ def _facts(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         indent = "  " * depth
         if isinstance(inner, list | tuple) and any(isinstance(one, dict) for one in inner):
             inner = {str(number): one for number, one in enumerate(inner)}
-        if isinstance(inner, dict):
+        if inner and isinstance(inner, dict):
             yield f"{indent}- {_escape(str(name))}"
             yield from _facts(inner, depth + 1)
         else:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from bench.formats import intervals, scaling
+from bench.formats.cells import machine
 from bench.formats.files import replace_file
 from bench.formats.look import STYLE, looks
 from bench.model import Run
@@ -30,8 +32,7 @@ def write(run: Run, folder: Path) -> list[Path]:
             stem = re.sub(r"[^\w.-]+", "_", name)
             taken[stem] += 1
             stem += f"-{taken[stem]}" if taken[stem] > 1 else ""
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # laid out once is enough for both files
+            _lay_out(figure)
             for suffix, options in ((".png", {"dpi": 200}), (".svg", {"metadata": {"Date": None}})):
                 buffer = io.BytesIO()
                 figure.savefig(buffer, format=suffix[1:], **options)
@@ -44,5 +45,13 @@ def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
     laid_out = view(run)
     variants = looks(laid_out)
     for layer in laid_out.layers:
-        yield from intervals.pictures(layer, variants)
-        yield from scaling.pictures(layer, variants)
+        yield from intervals.pictures(layer, variants, machine(run))
+        yield from scaling.pictures(layer, variants, machine(run))
+
+
+def _lay_out(figure: Figure) -> None:
+    """Once for both files, and rounded: the last bits of the layout solver's answer differ from run to run."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position(Bbox(axes.get_position().get_points().round(4)))

@@ -39,13 +39,14 @@ class Sweep:
         return {name: sorted(points, key=lambda point: point[0]) for name, points in found.items() if most >= _LEAST}
 
 
-def pictures(layer: LayerView, looks: Mapping[str, Look]) -> Iterator[tuple[str, Figure]]:
+def pictures(layer: LayerView, looks: Mapping[str, Look], machine: str) -> Iterator[tuple[str, Figure]]:
     """Names and pictures of a layer, for every parameter (and the threads) with three values or more."""
     for fact in sorted({key for row in layer.rows for key in facts(row.case)}):
         sweeps = [sweep for sweep in _sweeps(layer.rows, fact) if sweep.lines()]
         name = fact.removeprefix("params.")
         for start in range(0, len(sweeps), _PANELS):
-            yield f"scaling-{layer.layer}-{name}", _picture(layer.layer, name, sweeps[start : start + _PANELS], looks)
+            shown = sweeps[start : start + _PANELS]
+            yield f"scaling-{layer.layer}-{name}", _picture(layer.layer, name, shown, looks, machine)
 
 
 def _sweeps(rows: Sequence[Row], fact: str) -> list[Sweep]:
@@ -65,7 +66,7 @@ def _number(row: Row, fact: str) -> float | None:
     return math.prod(value) if isinstance(value, tuple) else value
 
 
-def _picture(layer: str, name: str, sweeps: Sequence[Sweep], looks: Mapping[str, Look]) -> Figure:
+def _picture(layer: str, name: str, sweeps: Sequence[Sweep], looks: Mapping[str, Look], machine: str) -> Figure:
     rows = [row for sweep in sweeps for row in sweep.rows]
     changing = varying(facts(row.case) for row in rows) - {sweeps[0].fact}
     everywhere = named(rows[0].case, set(facts(rows[0].case)) - changing - {sweeps[0].fact})
@@ -74,6 +75,7 @@ def _picture(layer: str, name: str, sweeps: Sequence[Sweep], looks: Mapping[str,
     foot = f"{', '.join(everywhere)}; median, the band is its 95 % interval (none below {LEAST} rounds)"
     if any(row.warnings for row in rows):
         foot += "; * has warnings, see the report"
+    foot += f"; {machine}"
     key = {variant: looks[variant] for sweep in sweeps for variant in sweep.lines()}
     title = f"{layer}: time of one call over {name}, lower is better"
     figure, panels = picture(title, foot, len(sweeps), columns, heights, key)

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bench.formats.cells import TONES, Column, cautions, columns, headline, legend, one_line, remark, speedup
+from bench.formats.cells import TONES, Column, cautions, columns, headline, legend, machine, one_line, remark, speedup
 from bench.model import Measurement, Run
 from bench.rows import MISSING, BlockView, Row, checked_summary, view
 from bench.table import Change
@@ -65,6 +65,7 @@ class _Report:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text.assemble((self.run.header.suite.name, "bold"), f"  {headline(self.run, self.view)}")
+        yield Text(machine(self.run), "dim")
         for text in cautions(self.run, self.view):
             yield Text(f"! {one_line(text)}", "yellow")
         left_out: dict[str, None] = {}

@@ -22,7 +22,8 @@ bool tracked(const Tensor& t) {
 
 void save(AutogradContext* ctx, const Window& w) {
     std::vector<int64_t> all;
-    for (const auto& pair : {w.kernel_size, w.stride, w.padding, w.dilation}) all.insert(all.end(), pair.begin(), pair.end());
+    for (const auto& pair : {w.kernel_size, w.stride, w.padding, w.dilation})
+        all.insert(all.end(), pair.begin(), pair.end());
     ctx->saved_data["window"] = all;
 }
 
@@ -56,6 +57,7 @@ struct ConvFunction : Function<ConvFunction> {
     static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& weight,
                           const std::optional<Tensor>& bias, const Window& w) {
         ctx->save_for_backward({input, weight});
+        ctx->saved_data["bias"] = bias.has_value();
         save(ctx, w);
         Below guard;
         return conv(input, weight, bias, w);
@@ -67,7 +69,7 @@ struct ConvFunction : Function<ConvFunction> {
         variable_list out(4);
         if (ctx->needs_input_grad(0)) out[0] = grad_input(grad, input, weight, window(all));
         if (ctx->needs_input_grad(1)) out[1] = grad_weight(grad, input, window(all));
-        if (ctx->needs_input_grad(2)) out[2] = grad.sum({0, 2, 3});
+        if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) out[2] = grad.sum({0, 2, 3});
         return out;
     }
 };
@@ -124,7 +126,8 @@ Tensor vecadd_autograd(const Tensor& x, const Tensor& y) {
 Tensor conv_autograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                      IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
     const Window w{kernel_size, stride, padding, dilation};
-    if (tracked(input) || tracked(weight) || (bias && tracked(*bias))) return ConvFunction::apply(input, weight, bias, w);
+    if (tracked(input) || tracked(weight) || (bias && tracked(*bias)))
+        return ConvFunction::apply(input, weight, bias, w);
     Below guard;
     return conv(input, weight, bias, w);
 }
@@ -149,7 +152,8 @@ Tensor grad_weight_autograd(const Tensor& grad, const Tensor& input, IntArrayRef
 template <at::DeviceType device>
 Tensor conv_autocast(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                      IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-    c10::impl::ExcludeDispatchKeyGuard guard(c10::DispatchKeySet(at::autocast::get_autocast_dispatch_key_from_device_type(device)));
+    const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device);
+    const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet(key)};
     const auto cast = [](const Tensor& t) {
         return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
     };

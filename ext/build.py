@@ -1,0 +1,268 @@
+"""Build, cache and find the native library. Every reason not to build it, or not with CUDA, has a name."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import filelock
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = "layerbench_ops"
+LOCK_SECONDS = 900.0  # more than any build takes
+ARCHITECTURES = ("7.5", "8.0", "9.0")  # those that nvcc knows, and PTX of the last for anything newer
+CXX_FLAGS = ("-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno")
+# -fopenmp is left out on purpose: its symbols come from the runtime that torch has loaded, a second one would bring
+# its own threads. --as-needed drops torch_python, so that the library also loads where there is no Python.
+LINK_FLAGS = ("-Wl,--as-needed",)
+
+# Runs in a process of its own: torch reads PATH and CUDA_HOME at import, and loads what it has built.
+_COMPILE = "import json, sys; from torch.utils import cpp_extension; cpp_extension.load(**json.loads(sys.argv[1]))"
+
+Progress = Callable[[str], None]
+
+
+class BuildError(Exception):
+    """The library cannot be built here. `reason` is short and named; the text adds the compiler's last lines."""
+
+    def __init__(self, reason: str, log: Path | None = None, tail: str = "") -> None:
+        super().__init__(reason + (f" (log: {log})" if log else "") + (f"\n{tail}" if tail else ""))
+        self.reason, self.log, self.tail = reason, log, tail
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """An nvcc that fits this torch, or the reason why there is none."""
+
+    home: Path | None = None
+    version: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a build depends on, but for the sources."""
+
+    compiler: str  # the command
+    compiler_version: str
+    cuda: Toolkit
+    architectures: str  # as TORCH_CUDA_ARCH_LIST has them
+
+    def sources(self) -> list[Path]:
+        """The files to compile, in a stable order."""
+        files = [*HERE.glob("kernels/*.cpp"), *HERE.glob("bindings/*.cpp")]
+        if self.cuda.home:
+            return sorted([*files, *HERE.glob("kernels/*.cu")])
+        return sorted(file for file in files if file.name != "cuda.cpp")
+
+    def folder(self) -> Path:
+        """Where the result lies: another for whatever else would compile to something else."""
+        import torch
+
+        digest = hashlib.sha256()
+        for part in (self, torch.__version__, torch.version.cuda, platform.machine(), CXX_FLAGS, LINK_FLAGS):
+            digest.update(repr(part).encode())
+        for file in sorted(path for part in ("kernels", "bindings") for path in (HERE / part).iterdir()):
+            digest.update(file.name.encode() + file.read_bytes())
+        return cache() / digest.hexdigest()[:16]
+
+
+def cache() -> Path:
+    """The folder that holds every build: $LAYERBENCH_CACHE, else layerbench in the user's cache folder."""
+    if own := os.environ.get("LAYERBENCH_CACHE"):
+        return Path(own).resolve()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layerbench"
+
+
+def library() -> Path | None:
+    """The built library for these sources, this torch and these compilers; None where it is yet to be built.
+
+    Raises BuildError where it cannot be built.
+    """
+    path = plan().folder() / f"{LIBRARY}.so"
+    return path if path.is_file() else None
+
+
+def build(progress: Progress | None = None) -> Path:
+    """The library, built first if need be. `progress` is given a short line for every step.
+
+    Raises BuildError.
+    """
+    report = progress or (lambda line: None)
+    this = plan()
+    folder = this.folder()
+    path = folder / f"{LIBRARY}.so"
+    if path.is_file():
+        return path
+    if not _find("ninja", _environment(this)):
+        raise BuildError("ninja not found")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # The system releases this lock when its holder dies, however it dies.
+    lock = filelock.FileLock(f"{folder}.lock", timeout=LOCK_SECONDS)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            report("waiting for the build of another process")
+            lock.acquire()
+        try:
+            if not path.is_file():
+                _build_into(folder, this, report)
+        finally:
+            lock.release()
+    except filelock.Timeout:
+        raise BuildError(f"another process has been building for {LOCK_SECONDS:.0f} s") from None
+    return path
+
+
+def states() -> dict[str, str]:
+    """For "cpu" and "cuda": `built`, `not built yet`, or the named reason why it cannot be. Builds nothing."""
+    try:
+        path = library()
+    except BuildError as error:
+        return {"cpu": error.reason, "cuda": error.reason}
+    state = "built" if path else "not built yet"
+    return {"cpu": state, "cuda": cuda_reason() or state}
+
+
+def cuda_reason() -> str | None:
+    """Why the library has no CUDA part; None where it has one, or will have."""
+    this = plan()
+    failure = this.folder() / "cuda-failure.txt"
+    if failure.is_file():
+        return failure.read_text(encoding="utf-8")
+    return this.cuda.reason or None
+
+
+@functools.cache
+def plan() -> Plan:
+    """What would be built here. Raises BuildError: no C++ compiler."""
+    compiler = os.environ.get("CXX", "c++")  # torch's own choice
+    if not shutil.which(compiler):
+        raise BuildError("no C++ compiler")
+    cuda = _toolkit()
+    return Plan(compiler, _output([compiler, "--version"]), cuda, _architectures(cuda))
+
+
+def _toolkit() -> Toolkit:
+    import torch
+
+    wanted = torch.version.cuda
+    if not wanted:
+        return Toolkit(reason="CPU-only torch")
+    major, found = wanted.partition(".")[0], ""
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    commands = [shutil.which(f"{home}/bin/nvcc") for home in homes if home]
+    commands += [shutil.which("nvcc"), *map(str, sorted(Path("/usr/local").glob(f"cuda-{major}*/bin/nvcc"), reverse=True))]
+    for command in filter(None, commands):
+        version = re.search(r"release ((\d+)\.\d+)", _output([command, "--version"]))
+        if version and version[2] == major:
+            return Toolkit(_home_of(command), version[1])
+        found = found or (version[2] if version else "")
+    return Toolkit(reason=f"nvcc {found} but torch uses CUDA {major}" if found else f"no nvcc for CUDA {major}")
+
+
+def _home_of(nvcc: str) -> Path:
+    # The nvcc on PATH may be a link or a script: only nvcc itself knows where it lives.
+    top = re.search(r"^#\$ TOP=(.+)$", _output([nvcc, "--dryrun", "-x", "cu", "-c", os.devnull]), re.MULTILINE)
+    return Path(top[1] if top else Path(nvcc).resolve().parents[1]).resolve()
+
+
+def _architectures(cuda: Toolkit) -> str:
+    """Not those of the GPU at hand: a login node and its GPU nodes share one build."""
+    if not cuda.home:
+        return ""
+    if own := os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return own
+    known = _output([str(cuda.home / "bin" / "nvcc"), "--list-gpu-arch"]).split()
+    return ";".join(arch for arch in ARCHITECTURES if f"compute_{arch.replace('.', '')}" in known) + "+PTX"
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+    except OSError:
+        return ""
+    return done.stdout + done.stderr
+
+
+def _environment(this: Plan) -> dict[str, str]:
+    environment = dict(os.environ)
+    # A venv that is not activated has its ninja beside its python, or inside the package.
+    places = [str(Path(sys.executable).parent)]
+    if (spec := find_spec("ninja")) and spec.origin:
+        import ninja
+
+        places.append(ninja.BIN_DIR)
+    environment["PATH"] = os.pathsep.join([*places, environment.get("PATH", "")])
+    if this.cuda.home:
+        environment |= {"CUDA_HOME": str(this.cuda.home), "TORCH_CUDA_ARCH_LIST": this.architectures}
+    return environment
+
+
+def _find(command: str, environment: Mapping[str, str]) -> str | None:
+    return shutil.which(command, path=environment["PATH"])
+
+
+def _build_into(folder: Path, this: Plan, report: Progress) -> None:
+    # Under the lock. Built beside its place and moved there whole: a killed build leaves only what the next removes.
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        _compile(part, this, report)
+    except BuildError as error:
+        if not this.cuda.home:
+            raise
+        report(f"the CUDA part failed, building without it: {error.reason}")
+        kept = folder.with_suffix(".cuda.log")
+        shutil.copy(part / "build.log", kept)
+        _compile(part, Plan(this.compiler, this.compiler_version, Toolkit(reason=error.reason), ""), report)
+        (part / "cuda-failure.txt").write_text(f"CUDA part does not compile: see {kept}", encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def _compile(part: Path, this: Plan, report: Progress) -> None:
+    arguments = {
+        "name": LIBRARY,
+        "sources": [str(file) for file in this.sources()],
+        "extra_cflags": [*CXX_FLAGS, *(["-DWITH_CUDA"] if this.cuda.home else [])],
+        "extra_cuda_cflags": ["-O3"],
+        "extra_ldflags": list(LINK_FLAGS),
+        "build_directory": str(part),
+        "with_cuda": this.cuda.home is not None,
+        "is_python_module": False,
+        "verbose": True,
+    }
+    report(f"compiling {len(this.sources())} files with {this.compiler_version.partition(chr(10))[0]}")
+    log = part / "build.log"
+    tail: deque[str] = deque(maxlen=20)
+    command = [sys.executable, "-c", _COMPILE, json.dumps(arguments)]
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(  # noqa: S603
+            command, env=_environment(this), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+            errors="replace",
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None  # asked for
+        for line in process.stdout:
+            file.write(line)
+            tail.append(line)
+            if step := re.match(r"\[(\d+/\d+)\].* -c (\S+)", line):
+                report(f"compiled {step[1]} {Path(step[2]).name}")
+    if process.returncode != 0:
+        raise BuildError("the compiler failed", log, "".join(tail).strip())

@@ -1,0 +1,277 @@
+"""Every format says everything: each status with its reason, each number with its doubt; and pictures are pictures."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+from runs import case, metric, ok, run_of, showcase
+
+from bench.formats import FILES, FORMATS, csv, html, markdown, terminal, write_report
+from bench.formats.files import replace_file
+from bench.model import Measurement, Run, Status
+from bench.table import compare_runs
+
+
+def on_terminal(run: Run, width: int = 200) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(terminal.render(run))
+    return written(console)
+
+
+def written(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+class Text(HTMLParser):
+    """What a reader of the page sees, tags and styles gone."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.found.append(data)
+
+    def __str__(self) -> str:
+        return " ".join(" ".join(self.found).split())
+
+
+def as_html(run: Run) -> str:
+    return str(Text(html.render(run)))
+
+
+everywhere = pytest.mark.parametrize("render", [on_terminal, markdown.render, as_html, csv.render])
+to_read = pytest.mark.parametrize("render", [on_terminal, markdown.render, as_html])
+Render = Callable[[Run], str]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    assert all(path.stat().st_size for path in write_report(showcase(), folder))
+    return folder
+
+
+@everywhere
+def test_every_status_appears_with_its_reason(render: Render) -> None:
+    text = render(showcase())
+    for status in ("skipped", "incorrect", "failed", "missing"):
+        assert status in text
+    for reason in ("no C++ compiler", "output has NaN", "out of memory", "the run has not reached it"):
+        assert reason in text
+
+
+@everywhere
+def test_warnings_travel_with_the_numbers(render: Render) -> None:
+    text = render(run_of(ok(case(), 1e-3, warnings=("samples under throttling", "above the roofline"))))
+    assert "samples under throttling" in text
+    assert "above the roofline" in text
+
+
+@everywhere
+def test_a_metric_never_heard_of_is_shown(render: Render) -> None:
+    text = render(run_of(ok(case(), 1e-3, metric(5.0, name="wobble", unit="T", noise=0, about="how it wobbles"))))
+    assert "wobble" in text
+    assert "5.00 T" in text or "wobble [T]" in text
+
+
+@everywhere
+def test_names_in_any_script_survive(render: Render) -> None:
+    assert "Слой-β" in render(showcase())
+
+
+@to_read
+def test_a_lone_round_shows_its_spread_as_unknown_and_never_as_zero(render: Render) -> None:
+    text = render(
+        run_of(ok(case(), metric(1e-3, rounds=1, noise=0)), ok(case(variant="native"), metric(5e-4, rounds=1, noise=0)))
+    )
+    assert "1.00 ms ± n/a" in text
+    assert "2.00× [n/a]" in text.replace("\\", "")
+    assert "± 0" not in text
+
+
+@to_read
+def test_the_verdict_the_error_and_the_speedup_are_in_words(render: Render) -> None:
+    text = render(run_of(ok(case(), metric(2e-3)), ok(case(variant="native"), metric(1e-3, seed=1), error=3e-7)))
+    assert "faster" in text
+    assert "baseline" in text
+    assert "3e-07" in text
+    assert "2.00×" in text or "1.99×" in text or "2.01×" in text
+
+
+@to_read
+def test_a_surprise_and_an_expected_failure_are_told_apart(render: Render) -> None:
+    text = render(showcase())
+    assert "incorrect, as expected: output differs for negated input" in text
+    assert "incorrect: output has NaN (expected ok)" in text
+
+
+@to_read
+def test_what_was_wrong_with_the_file_and_what_is_missing_comes_first(render: Render) -> None:
+    run = run_of(ok(case(), metric(1e-3, noise=0)), missing=[case(variant="native")], problems=("line 7 is cut off",))
+    text = render(run)
+    assert text.index("line 7 is cut off") < text.index("1.00 ms")
+    assert text.index("1 of 2 cases are not measured yet") < text.index("1.00 ms")
+
+
+@to_read
+def test_torchscript_is_called_deprecated_where_it_is_used(render: Render) -> None:
+    assert "deprecated" not in render(run_of(ok(case(), 1e-3)))
+    assert "deprecated" in " ".join(render(run_of(ok(case(variant="script"), 1e-3), baseline="script")).split())
+
+
+@to_read
+def test_a_missing_baseline_leaves_the_verdict_unknown(render: Render) -> None:
+    failed = Measurement(case(), Status.FAILED, "crashed")
+    text = render(run_of(failed, ok(case(variant="native"), 1e-3)))
+    assert "n/a" in text
+    assert "×" not in text.split("latency:")[0].split("Words")[0]
+
+
+def test_html_escapes_what_a_run_says_and_stays_one_file(report: Path) -> None:
+    page = (report / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "Example CPU &lt;9000&gt;" in page
+    assert "data:image/svg+xml;base64," in page
+    assert not {"script", "link", "iframe"} & set(Text(page).tags)
+    assert 'src="http' not in page
+
+
+def test_html_shows_any_nesting_of_environment_facts() -> None:
+    run = run_of(ok(case(), 1e-3))
+    run.header.environment["gpus"] = [{"name": "H200", "clocks": {"sm": 1980}}, {"name": "H100"}]
+    for render in (as_html, markdown.render):
+        text = render(run)
+        assert all(fact in text for fact in ("H200", "1980", "H100", "denormals kept", "0123abc"))
+
+
+def test_markdown_tables_stay_whole_whatever_names_hold() -> None:
+    odd = "a|b*c\n<d>"
+    text = markdown.render(
+        run_of(ok(case(variant=odd), 1e-3), Measurement(case(variant="x"), Status.FAILED, odd), baseline=odd)
+    )
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in table}) == 1
+    assert "a\\|b\\*c \\<d\\>" in text
+
+
+def test_csv_reads_back_with_every_value() -> None:
+    run = showcase()
+    table = pd.read_csv(io.StringIO(csv.render(run)), keep_default_na=True)
+    assert len(table) == len(run.header.suite.cases())
+    measured = [one.metric("latency") for one in run.measurements if one.status is Status.OK]
+    expected = [float(np.median(one.lows)) for one in measured if one]
+    assert table["latency [s]"].dropna().tolist() == pytest.approx(expected, rel=1e-12)
+    assert table["reason"].dropna().str.contains("<script>alert(1)</script> | install g++", regex=False).sum() == 8
+    assert table["error"].max() == float("inf")
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_line_of_the_terminal_table_is_wider_than_the_terminal(width: int) -> None:
+    text = on_terminal(showcase(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "9.96 µs ± 0.56 %" in text
+    left_out = "too narrow for: " in text
+    assert left_out == (width < 140) or "page_faults" in text
+
+
+def test_colour_is_only_on_top_of_words() -> None:
+    console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(terminal.render(showcase()))
+    assert re.search(r"\x1b\[32m *faster", written(console))
+    assert re.search(r"\x1b\[[\d;]*31m *failed", written(console))
+    assert "\x1b" not in on_terminal(showcase())
+
+
+def test_text_of_a_run_is_never_read_as_rich_markup() -> None:
+    text = on_terminal(run_of(Measurement(case(layer="[red]a"), Status.FAILED, "[/nonsense] [bold]x")))
+    assert "[red]a" in text
+    assert "[/nonsense] [bold]x" in text
+
+
+def test_the_comparison_of_two_runs_shows_changes_losses_and_doubts() -> None:
+    old = run_of(ok(case(), metric(2e-3)), ok(case(variant="native"), 1e-3))
+    new = run_of(ok(case(), metric(1e-3, seed=1), warnings=("hot",)), ok(case(variant="compile"), 1e-3))
+    console = Console(width=140, file=io.StringIO(), color_system=None)
+    console.print(terminal.render_comparison(compare_runs(new, old, 0.03)))
+    text = written(console)
+    assert "faster" in text
+    assert "not in the old run" in text
+    assert "not in the new run" in text
+    assert "new: hot" in text
+
+
+def test_a_report_is_documents_and_pictures_without_leftovers(report: Path) -> None:
+    assert {path.name for path in report.iterdir()} == {*FILES.values(), "plots"}
+    stems = {path.stem for path in (report / "plots").iterdir()}
+    assert {"time-shift", "speedup-shift", "time-Слой-β", "scaling-unfold_conv2d-size"} <= stems
+    assert {path.suffix for path in (report / "plots").iterdir()} == {".png", ".svg"}
+    assert set(FILES) == set(FORMATS)
+
+
+def test_pictures_are_of_readme_size_and_not_blank(report: Path) -> None:
+    for path in (report / "plots").glob("*.png"):
+        height, width, _ = imread(path).shape
+        assert width == 1600
+        assert 300 < height < 2400
+        assert path.stat().st_size > 10_000
+        assert imread(path).std() > 0.05
+
+
+def test_pictures_are_whole_svg_and_the_markdown_links_them(report: Path) -> None:
+    text = (report / "report.md").read_text(encoding="utf-8")
+    for path in (report / "plots").glob("*.svg"):
+        assert ET.parse(path).getroot().tag.endswith("svg")
+        assert f"(plots/{path.stem}.png)" in text
+
+
+def test_the_same_run_gives_the_same_report(report: Path, tmp_path: Path) -> None:
+    for path in write_report(showcase(), tmp_path):
+        assert path.read_bytes() == (report / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_a_run_without_an_ok_case_has_a_report_and_no_picture(tmp_path: Path) -> None:
+    run = run_of(Measurement(case(), Status.FAILED, "crashed"), missing=[case(variant="native")])
+    assert sorted(path.name for path in write_report(run, tmp_path)) == sorted(FILES.values())
+    assert "crashed" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_thin_odd_and_huge_numbers_draw_without_a_complaint(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    slow = ok(case(variant="e$x$_{", k=-1), metric(3600.0, rounds=1))
+    odd = ok(case(variant="nan", k=-1), metric(float("nan"), rounds=8))
+    same = [ok(case(variant="e$x$_{", k=k), metric(1e-9, noise=0)) for k in (0, 1)]
+    paths = write_report(run_of(slow, odd, *same, baseline="e$x$_{"), tmp_path)
+    assert "scaling-shift-k.png" in {path.name for path in paths}
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    replace_file(target, b"old")
+    with pytest.raises(TypeError):
+        replace_file(target, "not bytes")  # type: ignore[arg-type]
+    assert target.read_bytes() == b"old"
+
+
+def test_importing_the_formats_needs_neither_torch_nor_matplotlib() -> None:
+    code = "import sys, bench.formats; sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent).returncode == 0

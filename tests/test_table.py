@@ -1,0 +1,194 @@
+"""Rows, frames and the comparison of runs: the right numbers, and no number where there is none."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from runs import case, metric, ok, run_of, showcase
+
+from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
+from bench.rows import Row, view
+from bench.table import compare_runs, frame
+from bench.units import error, ratio, show, spread
+
+
+def row_of(run: Run, variant: str) -> Row:
+    return next(row for row in view(run).rows if row.case.variant == variant)
+
+
+def pair(variant: Metric, baseline: Metric) -> Run:
+    return run_of(ok(case(variant="eager"), baseline), ok(case(variant="native"), variant))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.234e-5, "s", "12.3 µs"),
+        (999.96e-6, "s", "1.00 ms"),
+        (9.996e-4, "s", "1.00 ms"),
+        (8.5e-10, "s", "850 ps"),
+        (75.0, "s", "75.0 s"),
+        (1234.0, "s", "1,234 s"),
+        (0.0, "s", "0 s"),
+        (1536, "B", "1.50 KiB"),
+        (1023, "B", "1,023 B"),
+        (1024, "B", "1.00 KiB"),
+        (8097, "1", "8,097"),
+        (3, "calls", "3 calls"),
+        (0.123, "1", "0.123"),
+        (2.5e9, "FLOP", "2.50 GFLOP"),
+        (float("inf"), "s", "inf"),
+        (None, "s", "n/a"),
+    ],
+)
+def test_a_number_is_shown_with_three_digits_and_a_fitting_unit(value: float | None, unit: str, text: str) -> None:
+    assert show(value, unit) == text
+
+
+def test_ratios_spreads_and_errors_read_plainly() -> None:
+    assert [ratio(2.004), ratio(155.2), ratio(0.0123)] == ["2.00×", "155×", "0.0123×"]
+    assert [spread(0.0123), spread(0.4), spread(None)] == ["± 1.2 %", "± 40 %", "± n/a"]
+    assert [error(3.21e-7), error(None)] == ["3.2e-07", ""]
+
+
+def test_the_centre_is_the_median_of_the_round_lows_and_the_interval_encloses_it() -> None:
+    rounds = tuple((value + 1.0, value) for value in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+    record = frame(run_of(ok(case(), Metric("latency", "s", rounds, "host")))).iloc[0]
+    assert record["latency [s]"] == 4.0
+    assert (record["latency low [s]"], record["latency high [s]"]) == (1.0, 7.0)
+    assert record["latency rounds"] == 7
+    assert record["latency clock"] == "host"
+
+
+def test_a_planted_twofold_speedup_is_found_and_called_faster() -> None:
+    record = frame(pair(metric(1e-3, seed=1), metric(2e-3, seed=2))).set_index("variant").loc["native"]
+    assert record["speedup"] == pytest.approx(2.0, rel=0.02)
+    assert record["speedup low"] < 2.0 < record["speedup high"]
+    assert record["verdict"] == "faster"
+
+
+def test_the_baseline_is_one_by_definition_and_never_compared_with_itself() -> None:
+    record = frame(pair(metric(1e-3), metric(2e-3))).set_index("variant").loc["eager"]
+    assert (record["speedup"], record["verdict"]) == (1.0, "baseline")
+    assert pd.isna(record["speedup low"])
+
+
+@pytest.mark.parametrize("other", [{"clock": "events"}, {"unit": "calls"}])
+def test_unlike_clocks_and_units_are_never_divided_and_the_row_says_so(other: dict[str, str]) -> None:
+    row = row_of(pair(metric(1e-3, **other), metric(2e-3)), "native")  # type: ignore[arg-type]
+    assert row.comparison("latency") is None
+    assert "not compared" in row.warnings[0]
+    assert next(iter(other.values())) in row.warnings[0]
+
+
+def test_device_time_has_its_own_speedup() -> None:
+    record = frame(showcase()).query("layer == 'shift'").set_index("variant").loc["native"]
+    assert record["speedup"] == pytest.approx(1550 / 55, rel=0.05)
+    assert record["device speedup"] == pytest.approx(638 / 34, rel=1e-6)
+    assert record["device verdict"] == "faster"
+
+
+def test_values_that_are_not_finite_are_left_out_of_the_centre_and_named() -> None:
+    odd = Metric("latency", "s", ((1.0,), (float("inf"),), (float("nan"),), (3.0,)), "host")
+    row = row_of(pair(odd, metric(2.0)), "native")
+    assert row.readings["latency"].summary.centre == 2.0
+    assert row.warnings[0] == "latency: 2 of 4 rounds are not finite and left out"
+    assert row.comparison("latency") is None
+
+
+def test_a_case_that_is_not_ok_has_no_number_and_a_missing_one_is_named() -> None:
+    table = frame(showcase())
+    assert set(table["status"]) == {"ok", "skipped", "incorrect", "failed", "missing"}
+    bad = table[table["status"] != "ok"]
+    assert bad[[name for name in map(str, table) if "[" in name or "speedup" in name]].isna().all(axis=None)
+    assert (bad["reason"] != "").all()
+
+
+def test_rows_are_in_the_order_of_the_suite_with_every_planned_case() -> None:
+    run = showcase()
+    table = frame(run)
+    planned = [planned.case for planned in run.header.suite.cases().values()]
+    assert list(zip(table["layer"], table["variant"], table["direction"], strict=True)) == [
+        (one.layer, one.variant, str(one.direction)) for one in planned
+    ]
+
+
+def test_parameters_keep_their_type_beside_layers_that_lack_them() -> None:
+    text = frame(showcase()).to_csv(index=False)
+    strings = pd.read_csv(io.StringIO(text), dtype=str)
+    assert strings["params.size"].iloc[0] == "64"
+    assert strings["params.kernel"].iloc[0] == "3x3"
+    assert strings["params.size"].isna().sum() == sum(strings["layer"] != "unfold_conv2d")
+
+
+def test_a_metric_never_heard_of_gets_its_columns() -> None:
+    table = frame(run_of(ok(case(), 1e-3, metric(5.0, name="wobble", unit="T"))))
+    assert {"wobble [T]", "wobble low [T]", "wobble high [T]", "wobble rounds"} <= set(table.columns)
+    assert table["wobble [T]"].iloc[0] == pytest.approx(5.0, rel=0.02)
+
+
+def test_one_round_has_a_centre_and_no_interval() -> None:
+    record = frame(run_of(ok(case(), metric(1e-3, rounds=1)))).iloc[0]
+    assert record["latency [s]"] > 0
+    assert pd.isna(record["latency low [s]"])
+    assert pd.isna(record["latency high [s]"])
+
+
+def test_titles_name_what_varies_and_say_once_what_does_not() -> None:
+    layer = view(showcase()).layers[0]
+    assert layer.facts == "kernel=3x3, bias=true, float32, cpu, 2 threads"
+    assert layer.blocks[0].title == "size=64, forward"
+    assert layer.blocks[-1].title == "size=4096, forward_backward"
+
+
+def test_what_varies_inside_a_block_is_in_the_label() -> None:
+    halves = [ok(case(), 1e-3), ok(case(dtype="float16"), 1e-3)]
+    block = Block("eager", tuple(Planned(one.case) for one in halves))
+    header = Header(SCHEMA, "0", "", Suite("mixed", Policy(), (block,)), {})
+    assert [row.label for row in view(Run(header, tuple(halves))).rows] == ["eager float32", "eager float16"]
+
+
+def test_equal_warnings_share_a_footnote() -> None:
+    run = run_of(
+        ok(case(variant="eager"), 1e-3, warnings=("hot", "noisy")),
+        ok(case(variant="native"), 1e-3, warnings=("noisy",)),
+    )
+    assert view(run).footnotes == ("hot", "noisy")
+    assert [row.marks for row in view(run).rows] == [(1, 2), (2,)]
+
+
+def test_two_runs_are_compared_by_case() -> None:
+    old = run_of(ok(case(), metric(2e-3, seed=1)), ok(case(variant="native"), metric(1e-3, seed=2)))
+    new = run_of(ok(case(), metric(1e-3, seed=3)), ok(case(variant="native"), metric(1e-3, seed=4)))
+    halved, kept = compare_runs(new, old, 0.03)
+    assert halved.comparison is not None
+    assert halved.comparison.speedup == pytest.approx(2.0, rel=0.02)
+    assert halved.comparison.verdict is Verdict.FASTER
+    assert kept.comparison is not None
+    assert kept.comparison.verdict is Verdict.SAME
+
+
+def test_device_times_of_two_runs_are_compared_too() -> None:
+    run = showcase()
+    metrics = [change.metric for change in compare_runs(run, run, 0.03) if change.case.device == "cuda"]
+    assert metrics == ["latency", "device", "latency", "device", "latency", "device", "latency"]
+
+
+def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
+    old = run_of(ok(case(variant="custom_op"), 1e-3), ok(case(variant="eager"), 1e-3), ok(case(variant="native"), 1e-3))
+    broken = Measurement(case(variant="eager"), Status.INCORRECT, "wrong sign")
+    new = run_of(ok(case(variant="custom_op2"), 1e-3), broken, missing=[case(variant="native")])
+    reasons = {change.case.variant: change.why for change in compare_runs(new, old, 0.03)}
+    assert reasons["custom_op2"].startswith("not in the old run; renamed? the closest there is")
+    assert reasons["custom_op"].endswith("forward/custom_op2")
+    assert reasons["eager"] == "new: incorrect: wrong sign"
+    assert reasons["native"] == "new: not measured"
+    assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
+
+
+def test_runs_on_different_clocks_are_not_compared() -> None:
+    (change,) = compare_runs(run_of(ok(case(), metric(1e-3, clock="events"))), run_of(ok(case(), 1e-3)), 0.03)
+    assert change.comparison is None
+    assert "clock" in change.why
