@@ -29,12 +29,14 @@ class Display:
         self._console = console
         self._task = self._bar.add_task("starting workers", total=cases)
         self._shown = ""  # the block whose title was printed last
+        self._skipped: list[Measurement] = []  # of one block and reason, to be named in one line
 
     def __enter__(self) -> Display:
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._flush()
         self._bar.stop()
 
     def preparing(self, case: Case) -> None:
@@ -49,15 +51,29 @@ class Display:
 
     def finished(self, measurement: Measurement) -> None:
         """Print the case's line."""
-        self.line(result_line(measurement))
+        if self._skipped and measurement.reason != self._skipped[0].reason:
+            self._flush()
+        if measurement.status is Status.SKIPPED:
+            self._skipped.append(measurement)
+            self._bar.advance(self._task)
+        else:
+            self.line(result_line(measurement))
 
     def line(self, markup: str) -> None:
         """Print a line for a case that ended, above the bar."""
         self._console.print(markup, highlight=False, soft_wrap=True)
         self._bar.advance(self._task)
 
+    def _flush(self) -> None:
+        skipped, self._skipped = self._skipped, []
+        if skipped:
+            names = ", ".join(one.case.variant for one in skipped)
+            text = escape(f"  {names}  skipped: {skipped[0].reason}")
+            self._console.print(f"[dim]{text}[/]", highlight=False, soft_wrap=True)
+
     def _title(self, case: Case) -> None:
         if case.setting != self._shown:
+            self._flush()
             self._shown = case.setting
             self._console.print(f"[bold]{escape(case.setting)}[/]", highlight=False, soft_wrap=True)
 
@@ -79,9 +95,7 @@ def result_line(measurement: Measurement) -> str:
     """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`."""
     name = f"  {measurement.case.variant:<12}"
     if measurement.status is not Status.OK:
-        reason = escape(measurement.reason.splitlines()[0])
-        colour = "dim" if measurement.status is Status.SKIPPED else "red"
-        return f"{name}[{colour}]{measurement.status}: {reason}[/]"
+        return f"{name}[red]{measurement.status}: {escape(measurement.reason.splitlines()[0])}[/]"
     parts = []
     for metric in (measurement.metric("latency"), measurement.metric("device")):
         if metric is not None:

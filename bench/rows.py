@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -83,19 +83,25 @@ class BlockView:
     title: str
     rows: tuple[Row, ...]
 
+    @property
+    def skipped(self) -> str:
+        """The reason, where every row was skipped for the same one: all that there is to say."""
+        reasons = {row.reason if row.status == Status.SKIPPED else "" for row in self.rows}
+        return reasons.pop() if len(reasons) == 1 else ""
+
 
 @dataclass(frozen=True)
 class LayerView:
-    """A layer's blocks; `facts` is what is the same in all of them, said once."""
+    """A layer's blocks; `facts` is what is the same in all of them, said once.
+
+    Blocks skipped as wholes are not in `blocks` but in `skipped`, a sentence for each reason.
+    """
 
     layer: str
     facts: str
     blocks: tuple[BlockView, ...]
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """The rows of all its blocks."""
-        return tuple(row for block in self.blocks for row in block.rows)
+    skipped: tuple[str, ...]
+    rows: tuple[Row, ...]  # of all blocks, the skipped ones too
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,17 @@ def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> La
         inside = varying(facts(row.case) for row in block)
         marked = (replace(row, marks=tuple(numbers[text] for text in row.warnings)) for row in block)
         views.append(BlockView(", ".join(named(block[0].case, changing - inside)), tuple(marked)))
-    return LayerView(name, ", ".join(named(first, set(facts(first)) - changing)), tuple(views))
+    shared = ", ".join(named(first, set(facts(first)) - changing))
+    rows = tuple(row for view in views for row in view.rows)
+    return LayerView(name, shared, tuple(view for view in views if not view.skipped), tuple(_skipped(views)), rows)
+
+
+def _skipped(views: Iterable[BlockView]) -> Iterator[str]:
+    titles: dict[str, list[str]] = {}
+    for view in views:
+        if view.skipped:
+            titles.setdefault(view.skipped, []).append(view.title or "everything")
+    yield from (f"skipped ({reason}): {'; '.join(which)}" for reason, which in titles.items())
 
 
 def facts(case: Case) -> dict[str, str]:

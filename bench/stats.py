@@ -27,9 +27,10 @@ class Summary:
     @property
     def half_width(self) -> float | None:
         """Of the interval, relative to the centre."""
-        if self.interval is None or not self.centre:
+        if self.interval is None:
             return None
-        return (self.interval[1] - self.interval[0]) / 2 / self.centre
+        width = self.interval[1] - self.interval[0]
+        return 0.0 if not width else width / 2 / self.centre if self.centre else None
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,10 @@ class SignOfMean(Double):
 class StaticOutput(Double):
     """Returns the same buffer every time, as a captured graph does."""
 
+    buffer: Tensor | None = None
+
     def forward(self, x: Tensor) -> Tensor:
-        if not hasattr(self, "buffer") or self.buffer.shape != x.shape:
+        if self.buffer is None or self.buffer.shape != x.shape:
             self.buffer = torch.empty_like(x, requires_grad=False)
         return torch.mul(x, 2, out=self.buffer) if not x.requires_grad else x * 2
 

@@ -87,7 +87,9 @@ def test_gradients_do_not_accumulate_over_calls(direction: Direction) -> None:
         task.prepare()
         task()
     check_last(task, reference, direction, BOUNDS["float32"])
-    task.leaves()["weight"].grad *= 2
+    weight = task.leaves()["weight"]
+    assert weight.grad is not None
+    weight.grad *= 2
     with pytest.raises(Wrong, match="gradient of weight after timing"):
         check_last(task, reference, direction, BOUNDS["float32"])
 

@@ -91,7 +91,8 @@ def test_warm_up_ends_at_the_plateau_and_not_before() -> None:
 def test_warm_up_makes_the_least_number_of_calls_even_if_steady_at_once() -> None:
     clock = Clock()
     warm = warm_up(host(clock), Work(clock, constant(1.0)), Policy(warmup_calls=7, warmup_seconds=60), clock.now)
-    assert (warm.calls, warm.steady, warm.seconds) == (7, True, pytest.approx(7.0))
+    assert (warm.calls, warm.steady) == (7, True)
+    assert warm.seconds == pytest.approx(7.0)
 
 
 def test_warm_up_of_a_call_that_never_settles_ends_at_its_cap_and_says_so() -> None:
@@ -129,7 +130,7 @@ def test_a_turn_places_the_inputs_anew_for_every_slot_and_returns_every_sample()
     plans = [plan(host(clock), work, Policy(), clock.now)]
     work.calls = 0
     values = turn(plans, work, random.Random(0))
-    assert values == {"latency": (pytest.approx(0.001),) * 5}
+    assert values["latency"] == pytest.approx((0.001,) * 5)
     assert work.places == 5
     assert work.calls == 5 * (4 + 1)  # four in each window and one to touch the new places
 

@@ -58,7 +58,7 @@ KINDS = (
 
 
 def pictures(layer: LayerView, looks: Mapping[str, Look], machine: str) -> Iterator[tuple[str, Figure]]:
-    """Names and pictures of a layer; blocks without a number are named beside the others, not drawn alone."""
+    """Names and pictures of a layer; what has no number is named beside what has."""
     for kind in KINDS:
         drawn = [row for row in layer.rows if kind.point(row, "latency")]
         if kind.unit == "×":

@@ -40,6 +40,7 @@ def _layer(layer: LayerView) -> Iterator[str]:
     yield from (f"## {_escape(layer.layer)}", "", _escape(layer.facts), "")
     for block in layer.blocks:
         yield from _block(block, shown)
+    yield from _list("", layer.skipped)
 
 
 def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:

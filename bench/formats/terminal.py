@@ -77,6 +77,7 @@ class _Report:
             yield Text.assemble("\n", (layer.layer, "bold"), f"  {layer.facts}")
             for block in layer.blocks:
                 yield from _block(block, wanted[: shown - 1], widths)
+            yield from (Text(f"\n{text}", "dim") for text in layer.skipped)
         yield Text()
         yield from _footnotes(self.view.footnotes)
         if left_out:
@@ -92,9 +93,9 @@ def _widths(rows: Sequence[Row], shown: Sequence[Column]) -> list[int]:
 
 
 def _fitting(widths: Sequence[int], room: int) -> int:
-    """How many columns fit, at least the variant and its time; two characters lie between columns."""
+    """How many columns fit, at least the variant and its time; three characters lie between columns."""
     shown = len(widths)
-    while shown > 2 and sum(widths[:shown]) + 2 * shown > room:
+    while shown > 2 and sum(widths[:shown]) + 3 * (shown - 1) > room:
         shown -= 1
     return shown
 
