@@ -265,7 +265,8 @@ def _set_process_state(case: Case, policy: Policy) -> None:
     torch.backends.cuda.matmul.allow_tf32 = policy.tf32
     torch.backends.cudnn.allow_tf32 = policy.tf32
     torch.backends.cudnn.benchmark = policy.cudnn_benchmark
-    torch.use_deterministic_algorithms(policy.deterministic)
+    if policy.deterministic != torch.are_deterministic_algorithms_enabled():  # setting it imports all of inductor
+        torch.use_deterministic_algorithms(policy.deterministic)
     if case.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(case.device)
 

@@ -11,16 +11,19 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import filelock
 
 HERE = Path(__file__).resolve().parent
+CUDA_PLACES = Path("/usr/local")  # where cuda and cuda-13.0 lie if they are not on PATH
 LIBRARY = "layerbench_ops"
+CUDA_LOG = "cuda-build.log"  # beside a library that had to do without CUDA, and only there
 LOCK_SECONDS = 900.0  # more than any build takes
 ARCHITECTURES = ("7.5", "8.0", "9.0")  # those that nvcc knows, and PTX of the last for anything newer
 CXX_FLAGS = ("-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno")
@@ -29,7 +32,14 @@ CXX_FLAGS = ("-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno")
 LINK_FLAGS = ("-Wl,--as-needed",)
 
 # Runs in a process of its own: torch reads PATH and CUDA_HOME at import, and loads what it has built.
-_COMPILE = "import json, sys; from torch.utils import cpp_extension; cpp_extension.load(**json.loads(sys.argv[1]))"
+_COMPILE = """
+import json, sys
+from torch.utils import cpp_extension
+try:
+    cpp_extension.load(**json.loads(sys.argv[1]))
+except Exception as error:
+    sys.exit(str(error))  # no traceback: the last lines are to be the compiler's
+"""
 
 Progress = Callable[[str], None]
 
@@ -74,7 +84,7 @@ class Plan:
         digest = hashlib.sha256()
         for part in (self, torch.__version__, torch.version.cuda, platform.machine(), CXX_FLAGS, LINK_FLAGS):
             digest.update(repr(part).encode())
-        for file in sorted(path for part in ("kernels", "bindings") for path in (HERE / part).iterdir()):
+        for file in sorted([*HERE.glob("kernels/*.*"), *HERE.glob("bindings/*.*")]):
             digest.update(file.name.encode() + file.read_bytes())
         return cache() / digest.hexdigest()[:16]
 
@@ -92,7 +102,11 @@ def library() -> Path | None:
     Raises BuildError where it cannot be built.
     """
     path = plan().folder() / f"{LIBRARY}.so"
-    return path if path.is_file() else None
+    if path.is_file():
+        return path
+    if not shutil.which("ninja", path=_environment(plan())["PATH"]):
+        raise BuildError("ninja not found")
+    return None
 
 
 def build(progress: Progress | None = None) -> Path:
@@ -101,30 +115,26 @@ def build(progress: Progress | None = None) -> Path:
     Raises BuildError.
     """
     report = progress or (lambda line: None)
-    this = plan()
-    folder = this.folder()
-    path = folder / f"{LIBRARY}.so"
-    if path.is_file():
+    if path := library():
         return path
-    if not _find("ninja", _environment(this)):
-        raise BuildError("ninja not found")
+    folder = plan().folder()
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The system releases this lock when its holder dies, however it dies.
     lock = filelock.FileLock(f"{folder}.lock", timeout=LOCK_SECONDS)
     try:
-        try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            report("waiting for the build of another process")
-            lock.acquire()
-        try:
-            if not path.is_file():
-                _build_into(folder, this, report)
-        finally:
-            lock.release()
+        lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise BuildError(f"another process has been building for {LOCK_SECONDS:.0f} s") from None
-    return path
+        report("waiting for the build of another process")
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise BuildError(f"another process has been building for {LOCK_SECONDS:.0f} s") from None
+    try:
+        if not library():
+            _build_into(folder, plan(), report)
+    finally:
+        lock.release()
+    return folder / f"{LIBRARY}.so"
 
 
 def states() -> dict[str, str]:
@@ -139,11 +149,8 @@ def states() -> dict[str, str]:
 
 def cuda_reason() -> str | None:
     """Why the library has no CUDA part; None where it has one, or will have."""
-    this = plan()
-    failure = this.folder() / "cuda-failure.txt"
-    if failure.is_file():
-        return failure.read_text(encoding="utf-8")
-    return this.cuda.reason or None
+    log = plan().folder() / CUDA_LOG
+    return f"the CUDA part does not compile, see {log}" if log.is_file() else plan().cuda.reason or None
 
 
 @functools.cache
@@ -163,10 +170,10 @@ def _toolkit() -> Toolkit:
     if not wanted:
         return Toolkit(reason="CPU-only torch")
     major, found = wanted.partition(".")[0], ""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    commands = [shutil.which(f"{home}/bin/nvcc") for home in homes if home]
-    commands += [shutil.which("nvcc"), *map(str, sorted(Path("/usr/local").glob(f"cuda-{major}*/bin/nvcc"), reverse=True))]
-    for command in filter(None, commands):
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), CUDA_PLACES / "cuda"]
+    commands = [*(shutil.which(f"{home}/bin/nvcc") for home in homes if home), shutil.which("nvcc")]
+    others = sorted(CUDA_PLACES.glob(f"cuda-{major}*/bin/nvcc"), reverse=True)
+    for command in filter(None, [*commands, *map(str, others)]):
         version = re.search(r"release ((\d+)\.\d+)", _output([command, "--version"]))
         if version and version[2] == major:
             return Toolkit(_home_of(command), version[1])
@@ -200,69 +207,59 @@ def _output(command: list[str]) -> str:
 
 def _environment(this: Plan) -> dict[str, str]:
     environment = dict(os.environ)
-    # A venv that is not activated has its ninja beside its python, or inside the package.
-    places = [str(Path(sys.executable).parent)]
-    if (spec := find_spec("ninja")) and spec.origin:
-        import ninja
-
-        places.append(ninja.BIN_DIR)
+    # Where the ninja package puts its command: not on PATH as long as a venv is not activated.
+    places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
     environment["PATH"] = os.pathsep.join([*places, environment.get("PATH", "")])
     if this.cuda.home:
         environment |= {"CUDA_HOME": str(this.cuda.home), "TORCH_CUDA_ARCH_LIST": this.architectures}
     return environment
 
 
-def _find(command: str, environment: Mapping[str, str]) -> str | None:
-    return shutil.which(command, path=environment["PATH"])
-
-
 def _build_into(folder: Path, this: Plan, report: Progress) -> None:
-    # Under the lock. Built beside its place and moved there whole: a killed build leaves only what the next removes.
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
+    # Under the lock. Built beside its place and moved there whole. A killed build leaves a folder for the next to
+    # remove, and perhaps a compiler that still writes there: so each has a folder of its own.
+    for left in folder.parent.glob(f"{folder.name}.*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
     try:
         _compile(part, this, report)
-    except BuildError as error:
+    except BuildError:
         if not this.cuda.home:
             raise
-        report(f"the CUDA part failed, building without it: {error.reason}")
-        kept = folder.with_suffix(".cuda.log")
-        shutil.copy(part / "build.log", kept)
-        _compile(part, Plan(this.compiler, this.compiler_version, Toolkit(reason=error.reason), ""), report)
-        (part / "cuda-failure.txt").write_text(f"CUDA part does not compile: see {kept}", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+        report("the CUDA part does not compile; building without it")
+        (part / "build.log").rename(part / CUDA_LOG)
+        _compile(part, replace(this, cuda=Toolkit()), report)
     part.rename(folder)
 
 
 def _compile(part: Path, this: Plan, report: Progress) -> None:
+    with_cuda = this.cuda.home is not None
     arguments = {
         "name": LIBRARY,
         "sources": [str(file) for file in this.sources()],
-        "extra_cflags": [*CXX_FLAGS, *(["-DWITH_CUDA"] if this.cuda.home else [])],
-        "extra_cuda_cflags": ["-O3"],
+        "extra_cflags": [*CXX_FLAGS, *(["-DWITH_CUDA"] if with_cuda else [])],
         "extra_ldflags": list(LINK_FLAGS),
         "build_directory": str(part),
-        "with_cuda": this.cuda.home is not None,
+        "with_cuda": with_cuda,
         "is_python_module": False,
         "verbose": True,
     }
     report(f"compiling {len(this.sources())} files with {this.compiler_version.partition(chr(10))[0]}")
-    log = part / "build.log"
-    tail: deque[str] = deque(maxlen=20)
-    command = [sys.executable, "-c", _COMPILE, json.dumps(arguments)]
-    with (
-        log.open("w", encoding="utf-8") as file,
-        subprocess.Popen(  # noqa: S603
-            command, env=_environment(this), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
-            errors="replace",
-        ) as process,
-    ):  # fmt: skip
-        assert process.stdout is not None  # asked for
-        for line in process.stdout:
+    log, tail = part / "build.log", deque[str](maxlen=20)
+    child = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", _COMPILE, json.dumps(arguments)],
+        env=_environment(this),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+    )
+    with child, log.open("w", encoding="utf-8") as file:
+        assert child.stdout is not None  # asked for
+        for line in child.stdout:
             file.write(line)
             tail.append(line)
             if step := re.match(r"\[(\d+/\d+)\].* -c (\S+)", line):
                 report(f"compiled {step[1]} {Path(step[2]).name}")
-    if process.returncode != 0:
+    if child.returncode != 0:
         raise BuildError("the compiler failed", log, "".join(tail).strip())

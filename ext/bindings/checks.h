@@ -31,8 +31,8 @@ inline std::optional<Dtype> find_dtype(at::ScalarType type) {
 
 // `name` must agree with `other` in dtype and device.
 inline void check_same(const char* op, const char* name, const at::Tensor& t, const char* other, const at::Tensor& o) {
-    TORCH_CHECK(t.scalar_type() == o.scalar_type(), "layerbench::", op, ": ", name, " is ", t.scalar_type(), ", ", other,
-                " is ", o.scalar_type(), "; one dtype for both is accepted");
+    TORCH_CHECK(t.scalar_type() == o.scalar_type(), "layerbench::", op, ": ", name, " is ", t.scalar_type(), ", ",
+                other, " is ", o.scalar_type(), "; one dtype for both is accepted");
     TORCH_CHECK(t.device() == o.device(), "layerbench::", op, ": ", name, " is on ", t.device(), ", ", other, " is on ",
                 o.device(), "; one device for both is accepted");
 }

@@ -18,6 +18,8 @@ constexpr int64_t kLanes = 64 / sizeof(T);
 template <typename T>
 constexpr int64_t kColumns = 2 * kLanes<T>;
 
+static_assert(kTile % kColumns<float> == 0 && kTile % kColumns<double> == 0, "whole blocks must not outgrow a tile");
+
 // The source position behind a destination position and a tap; -1: outside, or between two positions.
 inline int64_t position(const Axis& axis, int64_t dest, int64_t tap) {
     int64_t at = dest * axis.mult + axis.origin + tap * axis.step;

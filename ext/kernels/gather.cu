@@ -4,13 +4,14 @@ namespace layerbench {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kPixels = 4;     // destination pixels of a thread
-constexpr int kTaps = 64;      // taps whose weights lie in shared memory at once
+constexpr int kPixels = 4;  // destination pixels of a thread
+constexpr int kTaps = 64;   // taps whose weights lie in shared memory at once
 enum Reach { kInside, kPadded, kStrided };  // taps may leave the source; and may fall between its positions
 
 // The source value behind a pixel and a tap; `y` and `x` are where the pixel's first tap lies.
 template <typename T, Reach reach>
-__device__ __forceinline__ wide_t<T> fetch(const T* image, const Gather& g, int64_t base, int y, int x, const Tap& tap) {
+__device__ __forceinline__ wide_t<T> fetch(const T* image, const Gather& g, int64_t base, int y, int x,
+                                            const Tap& tap) {
     if (reach == kInside) return widen(image[base + tap.offset]);
     y += tap.y;
     x += tap.x;

@@ -19,8 +19,8 @@ struct Shift {
     int unit;
 };
 
-// One image axis of a Gather: destination position d and tap t read source position (d * mult + origin + t * step) / div,
-// where that is whole and inside [0, source), and zero elsewhere.
+// One image axis of a Gather: destination position d and tap t read the source position
+// (d * mult + origin + t * step) / div, where that is whole and inside [0, source), and zero elsewhere.
 struct Axis {
     int64_t source, dest, taps;
     int64_t mult, origin, step, div;

@@ -13,7 +13,8 @@ struct alignas(N * sizeof(T)) Pack {
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     vecadd_kernel(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, int64_t n) {
-    const int64_t packs = n / N, step = int64_t(gridDim.x) * kThreads, me = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    const int64_t step = int64_t(gridDim.x) * kThreads, me = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    const int64_t packs = n / N;
     for (int64_t i = me; i < packs; i += step) {
         const auto a = reinterpret_cast<const Pack<T, N>*>(x)[i], b = reinterpret_cast<const Pack<T, N>*>(y)[i];
         Pack<T, N> sum;
@@ -31,8 +32,8 @@ cudaError_t launch(const void* x, const void* y, void* out, int64_t n, cudaStrea
     const auto *a = static_cast<const T*>(x), *b = static_cast<const T*>(y);
     auto* sum = static_cast<T*>(out);
     constexpr int pack = 16 / sizeof(T);
-    const auto address = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(out);
-    if (address % 16 == 0) {
+    const auto aligned = [](const void* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; };
+    if (aligned(x) && aligned(y) && aligned(out)) {
         vecadd_kernel<T, pack><<<grid(ceil_div(n, kThreads * pack)), kThreads, 0, stream>>>(a, b, sum, n);
     } else {
         vecadd_kernel<T, 1><<<grid(ceil_div(n, kThreads)), kThreads, 0, stream>>>(a, b, sum, n);
