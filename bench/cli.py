@@ -35,6 +35,7 @@ app = typer.Typer(
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+Only = Annotated[list[str] | None, typer.Option(help="Only cases whose id contains this text; may be repeated")]
 SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its run.jsonl", show_default=False)]
 
@@ -45,6 +46,7 @@ def run(
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for results [results/runs/<time>-<suite>]")
     ] = None,
+    only: Only = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run; takes its suite")] = None,
 ) -> None:
     """Check and time every case of a suite, then show the table and write the report.
@@ -55,7 +57,7 @@ def run(
     from bench.progress import Display
 
     before = _load(resume) if resume else None
-    resolved = before.header.suite if before else _suite(suite)
+    resolved = before.header.suite if before else _suite(suite).only(only or [])
     folder = resume if resume else _new_folder(folder, resolved)
     cases = before.missing() if before else tuple(resolved.cases())
     try:
@@ -74,12 +76,15 @@ def run(
 
 
 @app.command()
-def check(suite: SuiteFile) -> None:
+def check(
+    suite: SuiteFile,
+    only: Only = None,
+) -> None:
     """Only check a suite: is every variant right, without timing it."""
     from bench import gate, runner
     from bench.progress import Display, checked_line
 
-    resolved = _suite(suite)
+    resolved = _suite(suite).only(only or [])
     plan = resolved.cases()
     surprises = 0
     with tempfile.TemporaryDirectory() as folder, Display(out, len(plan)) as display:

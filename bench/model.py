@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,7 +115,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """How to measure; the same for every variant of a suite. Times in seconds."""
 
     seed: int = 0
-    target: float | None = None  # wanted half-width of the 95 % interval, relative; None: 2 % CPU, 1 % CUDA
+    target: float | None = None  # wanted half-width of the 95 % interval, relative; None: 2 %, device time 1 %
     min_rounds: int = 8
     seconds: float = 5.0  # sampling time a block may take for each of its variants
     timeout: float = 600.0  # longest wait for one answer of a worker
@@ -139,10 +140,10 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if self.target is not None and not 0 < self.target < 1:
             raise ValueError(f"target is {self.target}; between 0 and 1")
 
-    def target_on(self, device: str) -> float:
+    def target_of(self, metric: str) -> float:
         if self.target is not None:
             return self.target
-        return 0.01 if device.startswith("cuda") else 0.02
+        return 0.01 if metric == "device" else 0.02
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -151,6 +152,21 @@ class Suite(msgspec.Struct, frozen=True):
     name: str
     policy: Policy
     blocks: tuple[Block, ...]
+
+    def only(self, texts: Sequence[str]) -> Suite:
+        """The part whose case ids contain every one of the texts. Raises UserError where that is nothing."""
+        blocks = [
+            Block(block.baseline, tuple(one for one in block.cases if all(text in one.case.id for text in texts)))
+            for block in self.blocks
+        ]
+        kept = tuple(block for block in blocks if block.cases)
+        if not kept:
+            example = self.blocks[0].cases[0].case.id
+            raise UserError(
+                f"no case of {self.name} has {' and '.join(map(repr, texts))} in its id",
+                remedy=f"ids look like {example}",
+            )
+        return Suite(self.name, self.policy, kept)
 
     def cases(self) -> dict[str, Planned]:
         return {planned.case.id: planned for block in self.blocks for planned in block.cases}

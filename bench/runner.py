@@ -32,8 +32,8 @@ from bench.model import (
 from bench.protocol import Describe, Described, Failed, Finish, Finished, Prepare, Prepared, Sample, Turn
 from bench.workers import WorkerDied, Workers
 
-# (variant, baseline or None, policy, device) -> enough is known; stats.settled in real runs
-StopRule = Callable[[Metric, Metric | None, Policy, str], bool]
+# (a variant's metric, the baseline's or None, policy) -> enough is known; stats.settled in real runs
+StopRule = Callable[[Metric, Metric | None, Policy], bool]
 
 
 class Progress(Protocol):
@@ -98,7 +98,7 @@ class _BlockRun:
 
     def _rounds(self, live: dict[str, Case]) -> Generator[Measurement, None, str]:
         """Sample round by round. Yields the failure of a case that leaves `live`; returns why sampling ended."""
-        rounds: dict[str, list[tuple[float, ...]]] = {variant: [] for variant in live}
+        rounds: dict[str, list[Turn]] = {variant: [] for variant in live}
         order = random.Random(f"{self.policy.seed} {self.block.setting}")
         deadline = time.monotonic() + self.policy.seconds * len(live)
         number = 0
@@ -109,27 +109,32 @@ class _BlockRun:
                 except WorkerDied as death:
                     answer = Failed(str(death))
                 if isinstance(answer, Turn):
-                    # The device's own time is the steadier one where there is one.
-                    rounds[variant].append(answer.values.get("device") or answer.values["latency"])
+                    rounds[variant].append(answer)
                 else:
                     yield _failure(live.pop(variant), answer)
+                    del rounds[variant]
             number += 1
-            lows = {variant: min(map(min, rounds[variant])) for variant in live}
-            self.progress.sampled(self.block, number, lows)
-            if live and self._settled({variant: rounds[variant] for variant in live}):
+            self.progress.sampled(self.block, number, {variant: _low(turns) for variant, turns in rounds.items()})
+            if live and self._settled(rounds):
                 return f"stopped after {number} rounds: target reached"
             if time.monotonic() >= deadline:
                 return f"stopped after {number} rounds: time limit of {self.policy.seconds:g} s a variant"
         return "nothing left to sample"
 
-    def _settled(self, rounds: dict[str, list[tuple[float, ...]]]) -> bool:
-        device = self.block.cases[0].case.device
-        metrics = {variant: Metric("", "s", tuple(values)) for variant, values in rounds.items()}
-        baseline = metrics.get(self.block.baseline)
-        return all(
-            self.stop_rule(metric, None if metric is baseline else baseline, self.policy, device)
-            for metric in metrics.values()
-        )
+    def _settled(self, rounds: dict[str, list[Turn]]) -> bool:
+        """Whether the stop rule holds for every metric of every variant."""
+        for name in next(iter(rounds.values()))[0].values:
+            metrics = {
+                variant: Metric(name, "s", tuple(turn.values[name] for turn in turns))
+                for variant, turns in rounds.items()
+            }
+            baseline = metrics.get(self.block.baseline)
+            if not all(
+                self.stop_rule(metric, None if metric is baseline else baseline, self.policy)
+                for metric in metrics.values()
+            ):
+                return False
+        return True
 
     def _finish(self, case: Case, ending: str) -> Measurement:
         try:
@@ -149,6 +154,11 @@ def _prepare(workers: Workers, case: Case, policy: Policy, *, check_only: bool =
     if isinstance(answer, Prepared):
         return answer
     return Prepared(Status.FAILED, answer.reason if isinstance(answer, Failed) else f"unexpected answer {answer!r}")
+
+
+def _low(turns: list[Turn]) -> float:
+    """Lowest time so far; the device's own where there is one."""
+    return min(min(turn.values.get("device") or turn.values["latency"]) for turn in turns)
 
 
 def _failure(case: Case, answer: object) -> Measurement:

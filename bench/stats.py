@@ -83,12 +83,12 @@ def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: fl
     return _comparison(centre, (float(low), float(high)), n, same_within)
 
 
-def settled(metric: Metric, baseline: Metric | None, policy: Policy, device: str) -> bool:
+def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
     """The stop rule for one variant: its interval, and that of its speed-up, is within the target."""
     lows = metric.lows
     if len(lows) < max(policy.min_rounds, LEAST):
         return False
-    target = policy.target_on(device)
+    target = policy.target_of(metric.name)
     half_width = summarise(lows).half_width
     if half_width is None or not half_width <= target:  # so that NaN never settles
         return False

@@ -246,3 +246,12 @@ def test_comparing_a_run_with_itself_finds_nothing(suite: Write, tmp_path: Path)
     assert run.measurements[0].status is Status.OK
     folder = str(tmp_path / "run")
     assert cli.command(["compare", folder, folder, "--within", "0.5"]) == 0
+
+
+def test_only_part_of_a_suite_can_be_run(suite: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = suite("DOUBLE", ("LINEAR", {"direction": ["inference", "forward"]}))
+    folder = tmp_path / "part"
+    assert cli.command(["run", str(path), "--only", "LINEAR", "--only", "/forward/", "--out", str(folder)]) == 0
+    assert [measurement.case.direction for measurement in load_run(folder).measurements] == ["forward", "forward"]
+    assert cli.command(["run", str(path), "--only", "nothing"]) == 2
+    assert "no case of suite has 'nothing' in its id" in " ".join(capsys.readouterr().err.split())

@@ -118,19 +118,19 @@ def test_unpaired_runs_are_compared_on_their_logs() -> None:
 def test_sampling_goes_on_until_time_and_ratio_are_within_the_target() -> None:
     policy = Policy(min_rounds=8, target=0.02)
     steady, wild = metric(*noisy(1, 1.0, 0.001, 12)), metric(*noisy(2, 1.0, 0.2, 12))
-    assert settled(steady, None, policy, "cpu")
-    assert settled(steady, steady, policy, "cpu")
-    assert not settled(wild, None, policy, "cpu")
-    assert not settled(steady, wild, policy, "cpu")
-    assert not settled(metric(*[1.0] * 7), None, policy, "cpu")
+    assert settled(steady, None, policy)
+    assert settled(steady, steady, policy)
+    assert not settled(wild, None, policy)
+    assert not settled(steady, wild, policy)
+    assert not settled(metric(*[1.0] * 7), None, policy)
 
 
-def test_a_target_is_looser_on_the_cpu_than_on_a_gpu() -> None:
+def test_the_target_is_tighter_for_device_time_than_for_the_hosts_clock() -> None:
     policy = Policy(min_rounds=8)
-    values = metric(*[1.0, 1.03] * 6)
-    assert settled(values, None, policy, "cpu")
-    assert not settled(values, None, policy, "cuda")
+    latency = metric(*[1.0, 1.03] * 6)
+    assert settled(latency, None, policy)
+    assert not settled(Metric("device", "s", latency.samples, "events"), None, policy)
 
 
 def test_a_criterion_that_is_never_met_is_not_met_by_infinite_or_missing_noise() -> None:
-    assert not settled(metric(*[1.0, math.inf] * 6), None, Policy(), "cpu")
+    assert not settled(metric(*[1.0, math.inf] * 6), None, Policy())
