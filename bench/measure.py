@@ -52,15 +52,15 @@ def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_count
             return WarmUp(len(times), elapsed, steady, statistics.median(times[-3:]))
 
 
-def falling(times: Sequence[float]) -> bool:
+def falling(times: Sequence[float], by: float = 0.01) -> bool:
     """Whether later times tend to be lower than earlier ones (over three quarters of all pairs, Kendall's measure),
-    by more than 1 % from one half to the other. Pairs see a slow trend that no two neighbours show."""
+    more than `by` from one half to the other. Pairs see a slow trend that no two neighbours show."""
     half = len(times) // 2
     if half < 1:
         return True  # nothing known yet
     pairs = list(itertools.combinations(times, 2))
     fell = sum((later < earlier) + 0.5 * (later == earlier) for earlier, later in pairs)
-    return fell > 0.75 * len(pairs) and statistics.median(times[-half:]) < 0.99 * statistics.median(times[:half])
+    return fell > 0.75 * len(pairs) and statistics.median(times[-half:]) < (1 - by) * statistics.median(times[:half])
 
 
 def calls_per_window(timer: Timer, call: Call, seconds: float, now: Now = time.perf_counter) -> int:
