@@ -13,6 +13,7 @@ from bench.stats import Comparison, Summary
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
+ENDING = "stopped after "  # so begins the runner's note on how sampling ended
 
 # Every format of a report asks for the same numbers.
 _summarise = lru_cache(maxsize=8192)(stats.summarise)
@@ -56,14 +57,16 @@ class Row:
         return self.case.variant == self.baseline
 
     @property
-    def result(self) -> str:
-        """One word: the verdict of an ok case (empty where none could be reached), else its status."""
-        if not self.ok:
-            return self.status
-        if self.is_baseline:
-            return "baseline"
-        comparison = self.comparison("latency")
-        return str(comparison.verdict) if comparison else ""
+    def ending(self) -> str:
+        """The note on how sampling ended, or nothing."""
+        return next((note for note in self.notes if note.startswith(ENDING)), "")
+
+    @property
+    def absence(self) -> str:
+        """Why there is nothing to show but this, or nothing."""
+        if self.status == Status.SKIPPED:
+            return f"skipped ({self.reason})"
+        return self.reason if self.status == MISSING else ""
 
     @property
     def surprise(self) -> str:
@@ -84,24 +87,24 @@ class BlockView:
     rows: tuple[Row, ...]
 
     @property
-    def skipped(self) -> str:
-        """The reason, where every row was skipped for the same one: all that there is to say."""
-        reasons = {row.reason if row.status == Status.SKIPPED else "" for row in self.rows}
-        return reasons.pop() if len(reasons) == 1 else ""
+    def absence(self) -> str:
+        """That of every row, where they share one: all that there is to say."""
+        found = {row.absence for row in self.rows}
+        return found.pop() if len(found) == 1 else ""
 
 
 @dataclass(frozen=True)
 class LayerView:
     """A layer's blocks; `facts` is what is the same in all of them, said once.
 
-    Blocks skipped as wholes are not in `blocks` but in `skipped`, a sentence for each reason.
+    Blocks skipped or not measured as wholes are not in `blocks` but in `absent`, a sentence for each reason.
     """
 
     layer: str
     facts: str
     blocks: tuple[BlockView, ...]
-    skipped: tuple[str, ...]
-    rows: tuple[Row, ...]  # of all blocks, the skipped ones too
+    absent: tuple[str, ...]
+    rows: tuple[Row, ...]  # of all blocks, the absent ones too
 
 
 @dataclass(frozen=True)
@@ -118,11 +121,12 @@ class View:
 
     @property
     def notes(self) -> dict[str, list[str]]:
-        """Each note and the ids of the cases it belongs to."""
+        """Each note and the ids of the cases it belongs to, but for how sampling ended, which is in the tables."""
         found: dict[str, list[str]] = {}
         for row in self.rows:
             for note in row.notes:
-                found.setdefault(note, []).append(row.case.id)
+                if note != row.ending:
+                    found.setdefault(note, []).append(row.case.id)
         return found
 
 
@@ -176,7 +180,7 @@ def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurem
     rows = []
     for one in planned:
         label = " ".join([one.case.variant, *named(one.case, inside)])
-        row = Row(one.case, MISSING, one.expect, "not measured: the run has not reached it", baseline, label)
+        row = Row(one.case, MISSING, one.expect, "not measured yet", baseline, label)
         measurement = done.get(one.case.id)
         rows.append(_filled(row, measurement, baselines.get(one.case.setting), within) if measurement else row)
     return rows
@@ -217,15 +221,15 @@ def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> La
         views.append(BlockView(", ".join(named(block[0].case, changing - inside)), tuple(marked)))
     shared = ", ".join(named(first, set(facts(first)) - changing))
     rows = tuple(row for view in views for row in view.rows)
-    return LayerView(name, shared, tuple(view for view in views if not view.skipped), tuple(_skipped(views)), rows)
+    return LayerView(name, shared, tuple(view for view in views if not view.absence), tuple(_absent(views)), rows)
 
 
-def _skipped(views: Iterable[BlockView]) -> Iterator[str]:
+def _absent(views: Iterable[BlockView]) -> Iterator[str]:
     titles: dict[str, list[str]] = {}
     for view in views:
-        if view.skipped:
-            titles.setdefault(view.skipped, []).append(view.title or "everything")
-    yield from (f"skipped ({reason}): {'; '.join(which)}" for reason, which in titles.items())
+        if view.absence:
+            titles.setdefault(view.absence, []).append(view.title or "everything")
+    yield from (f"{absence}: {'; '.join(which)}" for absence, which in titles.items())
 
 
 def facts(case: Case) -> dict[str, str]:
