@@ -13,7 +13,6 @@ from bench.stats import Comparison, Summary
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
-ENDING = "stopped after "  # so begins the runner's note on how sampling ended
 
 # Every format of a report asks for the same numbers.
 _summarise = lru_cache(maxsize=8192)(stats.summarise)
@@ -45,6 +44,7 @@ class Row:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()
+    stopped: str = ""  # what ended the sampling
 
     @property
     def ok(self) -> bool:
@@ -55,11 +55,6 @@ class Row:
     def is_baseline(self) -> bool:
         """Whether the others of its block are compared with it."""
         return self.case.variant == self.baseline
-
-    @property
-    def ending(self) -> str:
-        """The note on how sampling ended, or nothing."""
-        return next((note for note in self.notes if note.startswith(ENDING)), "")
 
     @property
     def absence(self) -> str:
@@ -121,12 +116,11 @@ class View:
 
     @property
     def notes(self) -> dict[str, list[str]]:
-        """Each note and the ids of the cases it belongs to, but for how sampling ended, which is in the tables."""
+        """Each note and the ids of the cases it belongs to."""
         found: dict[str, list[str]] = {}
         for row in self.rows:
             for note in row.notes:
-                if note != row.ending:
-                    found.setdefault(note, []).append(row.case.id)
+                found.setdefault(note, []).append(row.case.id)
         return found
 
 
@@ -208,6 +202,7 @@ def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, wi
         bound=measurement.bound,
         warnings=tuple(warnings),
         notes=measurement.notes,
+        stopped=measurement.stopped,
     )
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.model import Run, Status, Verdict
-from bench.rows import COMPARED, ENDING, MISSING, Row, View, metrics
+from bench.rows import COMPARED, MISSING, Row, View, metrics
 from bench.stats import LEAST, Comparison
 from bench.units import error, ratio, show, spread
 
@@ -62,7 +61,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     if "first_call" in names:
         found.append(_metric("first_call"))
     if any(row.ok for row in rows):
-        found.append(Column("rounds", _rounds, lambda row: row.ending))
+        found.append(Column("rounds", _rounds))
     return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call"))]
 
 
@@ -122,10 +121,8 @@ def speedup(comparison: Comparison) -> str:
 
 def _rounds(row: Row) -> str:
     """How many, and which of the two ends came first: "47, time limit"."""
-    ending = re.match(rf"{ENDING}(\d+) rounds: (target|time limit)", row.ending)
-    if ending:
-        return ", ".join(ending.groups())
-    return str(row.readings["latency"].summary.n) if "latency" in row.readings else ""
+    rounds = str(row.readings["latency"].summary.n) if "latency" in row.readings else ""
+    return ", ".join(filter(None, (rounds, row.stopped)))
 
 
 def remark(row: Row) -> str:
