@@ -203,6 +203,7 @@ class Measurement(msgspec.Struct, frozen=True):
     error: float | None = None  # largest relative error against the float64 reference
     bound: float | None = None  # the largest that passes for this dtype
     stopped: str = ""  # which of the two ended the sampling: "target" or "time limit"
+    limit: str = ""  # what the time is limited by, and the figures: "launch-bound: ..."
 
     def __post_init__(self) -> None:
         timed = any(metric.name == "latency" and metric.lows for metric in self.metrics)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from bench import stats
 from bench.model import Case, Measurement, Metric, Planned, Run, Status, show_value
 from bench.stats import Comparison, Summary
+from bench.units import show
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
@@ -45,6 +46,8 @@ class Row:
     notes: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()
     stopped: str = ""  # what ended the sampling
+    limit: str = ""  # what the time is limited by, and the figures
+    pays_after: float | None = None  # calls that win back what building and the first call took beyond the baseline's
 
     @property
     def ok(self) -> bool:
@@ -152,8 +155,15 @@ def checked_summary(metric: Metric) -> tuple[Summary | None, str]:
     """Summary of a metric's round lows and a warning, if any: values that are not finite are left out, and said so."""
     finite = tuple(value for value in metric.lows if math.isfinite(value))
     lost = len(metric.lows) - len(finite)
-    warning = f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out" if lost else ""
-    return (_summarise(finite) if finite else None), warning
+    if not finite:
+        return None, f"{metric.name}: no round is finite"
+    summary = _summarise(finite)
+    if lost:
+        return summary, f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out"
+    if summary.modes and metric.name in COMPARED:
+        low, high = (show(centre, metric.unit) for centre in summary.modes)
+        return summary, f"{metric.name} has two modes, about {low} and {high}: its median is nobody's time"
+    return summary, ""
 
 
 def incomparable(one: Metric, other: Metric) -> str:
@@ -203,7 +213,20 @@ def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, wi
         warnings=tuple(warnings),
         notes=measurement.notes,
         stopped=measurement.stopped,
+        limit=measurement.limit,
+        pays_after=_pays_after(readings, baseline) if baseline and not row.is_baseline else None,
     )
+
+
+def _pays_after(readings: Mapping[str, Reading], baseline: Measurement) -> float | None:
+    latency, theirs = readings.get("latency"), baseline.metric("latency")
+    if latency is None or theirs is None:
+        return None
+    extra = 0.0
+    for name in ("make", "first_call"):
+        mine, other = readings.get(name), baseline.metric(name)
+        extra += (mine.summary.centre if mine else 0.0) - (other.lows[0] if other and other.lows else 0.0)
+    return stats.pays_after(extra, latency.comparison, _summarise(theirs.lows).centre)
 
 
 def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> LayerView:

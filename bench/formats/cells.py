@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,10 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         found.append(Column("error", lambda row: error(row.error), lambda row: f"at most {error(row.bound) or 'n/a'}"))
     if "first_call" in names:
         found.append(_metric("first_call"))
+    if any(row.limit for row in rows):
+        found.append(Column("limited by", lambda row: row.limit.split(":")[0], lambda row: row.limit))
+    if any(row.pays_after is not None for row in rows):
+        found.append(Column("pays after", _pays_after))
     if any(row.ok for row in rows):
         found.append(Column("rounds", _rounds))
     return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call"))]
@@ -120,9 +125,20 @@ def speedup(comparison: Comparison) -> str:
 
 
 def _rounds(row: Row) -> str:
-    """How many, and which of the two ends came first: "47, time limit"."""
-    rounds = str(row.readings["latency"].summary.n) if "latency" in row.readings else ""
-    return ", ".join(filter(None, (rounds, row.stopped)))
+    """How many, which of the two ends came first, and how many were far out: "47, time limit, 2 far out"."""
+    if "latency" not in row.readings:
+        return ""
+    summary = row.readings["latency"].summary
+    far = f"{summary.outliers} far out" if summary.outliers else ""
+    return ", ".join(filter(None, (str(summary.n), row.stopped, far)))
+
+
+def _pays_after(row: Row) -> str:
+    if row.pays_after is None:
+        return ""
+    if math.isinf(row.pays_after):
+        return "never"
+    return "at once" if row.pays_after < 1 else show(math.ceil(row.pays_after), "calls")
 
 
 def remark(row: Row) -> str:

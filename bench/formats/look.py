@@ -63,7 +63,7 @@ def picture(
 ) -> tuple[Figure, list[Axes]]:
     """An empty picture of `count` panels; `heights` of its rows in inches, `key` the looks that need a legend."""
     key = key or {}
-    above, below = textwrap.wrap(title, 80), textwrap.wrap(foot, 128)
+    above, below = textwrap.wrap(title, 80), textwrap.wrap(foot, 118)
     abreast = max(1, int(WIDTH / (0.8 + 0.085 * max(map(len, key), default=0))))
     titles, bottom = 0.12 + 0.2 * len(above), 0.08 + 0.15 * len(below)
     height = titles + 0.22 * math.ceil(len(key) / abreast) + sum(heights) + bottom
