@@ -23,8 +23,11 @@ TABLE: dict[str, set[str]] = {
     "bench.units": set(),
     "bench.suitefile": {"bench.model", "msgspec", "ruamel.yaml"},
     "bench.config": {"bench.model", "bench.suitefile", "msgspec", "ruamel.yaml"},
-    "bench.machine": set(),
-    "bench.environment": {"bench.machine"},
+    "bench.nvml": set(),
+    "bench.machine": {"bench.nvml"},
+    "bench.environment": {"bench.machine", "bench.nvml"},
+    "bench.monitor": {"bench.machine", "bench.model", "bench.nvml"},
+    "bench.energy": {"bench.model", "bench.nvml"},
     "bench.timers": {"torch"},
     "bench.measure": {"bench.model", "bench.timers"},
     "bench.memory": {"torch"},
@@ -59,7 +62,8 @@ TABLE: dict[str, set[str]] = {
 }
 # And what it may import inside functions alone, so that importing it costs nothing and needs nothing.
 LAZY: dict[str, set[str]] = {
-    "bench.machine": {"pynvml", "torch"},
+    "bench.nvml": {"pynvml"},
+    "bench.machine": {"torch"},
     "bench.environment": {"ext", "torch"},
     "bench.cli": {"ext", "layers", "torch"},
     "layers.*": {"ext"},
