@@ -56,7 +56,7 @@ class _Source:
         if not any(self.rounds):
             return []
         return [
-            Metric(name, unit, tuple(row[index : index + 1] for row in self.rounds), self.clock, about)
+            Metric(name, unit, tuple(row[index : index + 1] for row in self.rounds), self.clock, about, hidden=True)
             for index, (name, unit, about) in enumerate(self.columns)
         ]
 
@@ -142,7 +142,7 @@ class Monitor:
         # Not those this process may use: load counts the whole machine, whatever limits a container has.
         cpus = os.cpu_count() or 1
         if self._load is not None and self._load > OVERLOAD * cpus:
-            found.append(f"load {self._load:.1f} on {cpus} CPUs: other work is running")
+            found.append(f"load {self._load:.0f} on {cpus} CPUs: other work is running")
         waited = sum(seen["cpu_wait"])
         if self._watched > 0 and waited > WAITED * self._watched:
             found.append(

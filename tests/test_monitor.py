@@ -160,7 +160,7 @@ def test_load_beyond_the_machines_cpus_is_other_work(root: Path, monkeypatch: py
     monitor.begin()
     monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 1.0, 1.0))  # load counts as it was at the start
     monitor.begin()
-    assert monitor.end().warnings == ("load 5.2 on 2 CPUs: other work is running",)
+    assert monitor.end().warnings == ("load 5 on 2 CPUs: other work is running",)
 
 
 def test_time_spent_waiting_for_a_cpu_is_warned_of_as_a_share(root: Path) -> None:
