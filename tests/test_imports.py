@@ -25,7 +25,11 @@ TABLE: dict[str, set[str]] = {
     "bench.config": {"bench.model", "bench.suitefile", "msgspec", "ruamel.yaml"},
     "bench.machine": set(),
     "bench.environment": {"bench.machine"},
-    "bench.timers": {"torch"},
+    "bench.flush": {"torch"},
+    "bench.hold": {"torch"},
+    "bench.timers": {"bench.flush", "torch"},
+    "bench.timers_cuda": {"bench.hold", "bench.timers", "torch"},
+    "bench.timers_cupti": {"bench.timers", "torch"},
     "bench.measure": {"bench.model", "bench.timers"},
     "bench.task": {"bench.model", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
@@ -60,11 +64,16 @@ LAZY: dict[str, set[str]] = {
     "bench.machine": {"pynvml", "torch"},
     "bench.environment": {"ext", "torch"},
     "bench.cli": {"ext", "layers", "torch"},
+    "bench.hold": {"ext"},
+    "bench.timers": {"bench.timers_cuda", "bench.timers_cupti"},
     "layers.*": {"ext"},
     "ext.build": {"torch"},
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
-NEED_TORCH = {"bench.timers", "bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"}
+NEED_TORCH = {
+    *("bench.flush", "bench.hold", "bench.timers", "bench.timers_cuda", "bench.timers_cupti"),
+    *("bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"),
+}
 
 
 def module_name(file: Path) -> str:
