@@ -95,7 +95,9 @@ class CuptiTimer:
     def doubts(self) -> tuple[str, ...]:
         found = []
         if self._summed > 1.02 * self._busy:
-            found.append(f"kernels overlap: their times add up to {self._summed / self._busy:.2f} times the device time")
+            found.append(
+                f"kernels overlap: their times add up to {self._summed / self._busy:.2f} times the device time"
+            )
         if self._uneven:
             found.append("CUPTI recorded a number of kernels that is no multiple of the calls")
         if self._lost:

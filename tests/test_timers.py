@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu import LAUNCH, FakeGpu, GpuWork, GuessingGpu
 
 from bench.flush import L2Flush, last_level_cache
 from bench.timers import ClockUnavailable, DispatchTimer, HostTimer, ThroughputTimer, timers_for
 from bench.timers_cuda import EventTimer, GraphTimer
 from bench.timers_cupti import CuptiTimer, Recorder, covered, recorder
-from tests.fake_gpu import LAUNCH, FakeGpu, GpuWork, GuessingGpu
 
 CUDA = torch.device("cuda")
 
@@ -28,13 +28,21 @@ def host_timer(kind: type[HostTimer], gpu: FakeGpu, flush: Callable[[], None] | 
     return kind(gpu.synchronise, lambda: round(gpu.host * 1e9), flush)
 
 
+def in_turn(*works: Callable[[], object]) -> Callable[[], None]:
+    def work() -> None:
+        for each in works:
+            each()
+
+    return work
+
+
 # --- the host's clocks ---
 
 
 @pytest.mark.parametrize("calls", [1, 3, 4, 5, 100])
 def test_dispatch_is_the_enqueueing_alone_and_no_window_fills_the_launch_queue(calls: int) -> None:
     gpu = FakeGpu()
-    work = GpuWork(lambda: [gpu.launch(0.001) for _ in range(200)])
+    work = GpuWork(in_turn(*[lambda: gpu.launch(0.001)] * 200))
     assert host_timer(DispatchTimer, gpu).window(work, calls) == pytest.approx(200 * LAUNCH, rel=1e-3)
     assert work.calls == calls
     assert gpu.host >= calls * 200 * 0.001  # it did wait for the device, outside the clock
@@ -111,7 +119,7 @@ def test_device_time_is_the_kernels_however_slow_the_host(
 def test_hundreds_of_kernels_a_call_are_enqueued_fewer_calls_at_a_time() -> None:
     gpu = FakeGpu()
     timer = events(gpu)
-    work = GpuWork(lambda: [gpu.launch(1e-6) for _ in range(300)])
+    work = GpuWork(in_turn(*[lambda: gpu.launch(1e-6)] * 300))
     assert timer.window(work, 20) == pytest.approx(300e-6)
     assert timer.doubts == ()
 
@@ -150,7 +158,7 @@ def test_one_call_that_cannot_be_held_is_an_accident_and_not_a_habit() -> None:
 def test_a_hold_of_guessed_length_grows_until_it_covers_the_enqueueing_and_says_what_it_is() -> None:
     gpu = GuessingGpu("held by guessed sleeps")
     timer = events(gpu)
-    assert timer.window(GpuWork(lambda: [gpu.launch(1e-6) for _ in range(100)]), 5) == pytest.approx(100e-6)
+    assert timer.window(GpuWork(in_turn(*[lambda: gpu.launch(1e-6)] * 100)), 5) == pytest.approx(100e-6)
     assert timer.doubts == ("held by guessed sleeps",)
     assert gpu.length > 5e-3
 
@@ -259,7 +267,9 @@ def test_intervals_that_overlap_count_once(intervals: list[tuple[int, int]], tot
 def test_cupti_adds_up_kernels_and_copies_without_the_gaps_between() -> None:
     cupti = FakeCupti()
     timer = cupti_timer(cupti)
-    assert timer.window(GpuWork(lambda: (cupti.launch(3000), cupti.launch(2000, kind=1))), 10) == pytest.approx(5e-6)
+    assert timer.window(
+        GpuWork(in_turn(lambda: cupti.launch(3000), lambda: cupti.launch(2000, kind=1))), 10
+    ) == pytest.approx(5e-6)
     assert timer.doubts == ()
     assert not cupti.enabled  # it records in its windows alone
 
@@ -275,14 +285,14 @@ def test_cupti_counts_neither_preparation_nor_flush() -> None:
 def test_cupti_says_that_kernels_overlap_and_counts_them_once() -> None:
     cupti = FakeCupti()
     timer = cupti_timer(cupti)
-    assert timer.window(GpuWork(lambda: (cupti.launch(3000), cupti.launch(3000, ahead=3500))), 2) == pytest.approx(3e-6)
+    work = in_turn(lambda: cupti.launch(3000), lambda: cupti.launch(3000, ahead=3500))
+    assert timer.window(GpuWork(work), 2) == pytest.approx(3e-6)
     assert "kernels overlap: their times add up to 2.00 times" in timer.doubts[0]
 
 
 def test_cupti_doubts_records_that_fit_no_number_of_calls() -> None:
     cupti = FakeCupti()
-    work = GpuWork(lambda: None)
-    work.work = lambda: [cupti.launch(3000) for _ in range(1 + (work.calls == 1))]
+    work = GpuWork(lambda: cupti.launch(3000, kind=10 if work.calls > 1 else 99))
     timer = cupti_timer(cupti)
     timer.window(work, 10)
     assert "no multiple of the calls" in timer.doubts[0]
