@@ -7,11 +7,11 @@ import mmap
 import resource
 import time
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bench.flush import cache_bytes
 from bench.machine import malloc
 
 
@@ -60,16 +60,6 @@ def denormal_share(tensors: list[Tensor]) -> float:
             size = tensor.detach().abs()
             share = max(share, float(((size > 0) & (size < torch.finfo(tensor.dtype).tiny)).float().mean()))
     return share
-
-
-def cache_bytes(device: torch.device) -> int:
-    """The size of the device's last cache: what fits into it may move faster than memory does."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).L2_cache_size)
-    sizes = [
-        path.read_text(encoding="utf-8").strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("*/size")
-    ]
-    return max((int(size.rstrip("K")) << 10 for size in sizes if size.endswith("K")), default=64 << 20)
 
 
 @cache

@@ -126,6 +126,8 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     warmup_seconds: float = 5.0  # most seconds of warm-up
     same_within: float = 0.03  # ratios inside 1 +- this are "same" in practice
     allocator: Literal["warm", "default"] = "warm"
+    cache: Literal["warm", "cold"] = "warm"  # whether the last-level cache may hold the data of the call before
+    device_clock: Literal["events", "graph", "cupti"] = "events"  # what times the GPU
     energy: bool = False  # joules a call on a GPU, by half a second of back-to-back calls more
     tf32: bool = False
     cudnn_benchmark: bool = False

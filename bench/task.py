@@ -47,6 +47,7 @@ class Task:
     def prepare(self) -> None:
         if not self.fresh:
             return
+        self.output = None  # frees the last graph outside the window
         for tensor in self.leaves().values():
             tensor.grad = None
         if self._direction is Direction.BACKWARD:

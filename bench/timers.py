@@ -1,19 +1,26 @@
-"""Clocks. Each times a window of calls and answers in seconds per call.
+"""Clocks of the host, and which clocks apply where. Each times a window of calls and answers in seconds per call.
 
 A timer never decides how often to call, when to stop or what the numbers mean: measure.py does. Adding a clock is
-adding one class with these three members.
+adding one class with these members. The GPU's own clocks are in timers_cuda.py and timers_cupti.py.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+
+from bench.flush import L2Flush
+
+Flush = Callable[[], None]
+
+
+class ClockUnavailable(Exception):
+    """A clock that was asked for cannot be had, or cannot time this call; the text says why."""
 
 
 class Call(Protocol):
@@ -29,14 +36,17 @@ class Call(Protocol):
 
 
 class Timer(Protocol):
-    """A clock: `metric` names the quantity, `clock` says how it was taken, `about` is a line for a legend."""
+    """A clock: `metric` names the quantity, `clock` says how it was taken, `about` is a line for a legend.
+
+    Given a flush, a timer times every call on its own and flushes before each, outside the window.
+    """
 
     metric: str
     clock: str
     about: str
 
     def window(self, call: Call, calls: int) -> float:
-        """Seconds per call over `calls` calls."""
+        """Seconds per call over `calls` calls. Raises ClockUnavailable where the clock cannot time this call."""
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -52,125 +62,117 @@ class HostTimer:
     doubts: tuple[str, ...] = ()
 
     def __init__(
-        self, synchronise: Callable[[], None] | None = None, now: Callable[[], int] = time.perf_counter_ns
+        self,
+        synchronise: Callable[[], None] | None = None,
+        now: Callable[[], int] = time.perf_counter_ns,
+        flush: Flush | None = None,
     ) -> None:
-        self._synchronise, self._now = synchronise, now
+        self._synchronise, self._now, self._flush = synchronise, now, flush
 
     def window(self, call: Call, calls: int) -> float:
         with no_gc():
-            if self._synchronise is None and not call.fresh:
-                return self._together(call, calls) / calls * 1e-9
-            return self._one_by_one(call, calls) / calls * 1e-9
+            return self._window(call, calls) / calls * 1e-9
 
-    def _together(self, call: Call, calls: int) -> int:
+    def _window(self, call: Call, calls: int) -> int:
+        if self._synchronise is None and self._flush is None and not call.fresh:
+            return self._timed(call, calls, wait=False)
+        return self._one_by_one(call, calls, wait=True)
+
+    def _one_by_one(self, call: Call, calls: int, *, wait: bool) -> int:
+        total = 0
+        for _ in range(calls):
+            call.prepare()
+            if self._flush:
+                self._flush()
+            self._settle()
+            total += self._timed(call, 1, wait=wait)
+        self._settle()
+        return total
+
+    def _timed(self, call: Call, calls: int, *, wait: bool) -> int:
         # One pair of clock readings for all calls: theirs cost (about 0.1 us) would drown a small op.
+        settle = self._synchronise if wait else None
         repeats = range(calls)
         start = self._now()
         for _ in repeats:
             call()
+        if settle:
+            settle()
         return self._now() - start
 
-    def _one_by_one(self, call: Call, calls: int) -> int:
-        synchronise = self._synchronise or _nothing
+    def _settle(self) -> None:
+        if self._synchronise:
+            self._synchronise()
+
+
+class DispatchTimer(HostTimer):
+    """Host time to enqueue a call; the device is waited for before and after, outside the clock."""
+
+    metric = "dispatch"
+    about = "host time to enqueue one call, device not waited for"
+
+    _AT_ONCE = 4  # calls between waits: beyond about 1,000 queued kernels a launch waits for the GPU
+
+    def _window(self, call: Call, calls: int) -> int:
+        if call.fresh or self._flush:
+            return self._one_by_one(call, calls, wait=False)
         total = 0
-        for _ in range(calls):
-            call.prepare()
-            synchronise()
-            start = self._now()
-            call()
-            synchronise()
-            total += self._now() - start
+        for done in range(0, calls, self._AT_ONCE):
+            self._settle()
+            total += self._timed(call, min(self._AT_ONCE, calls - done), wait=False)
+        self._settle()
         return total
 
 
-class EventTimer:
-    """Time the GPU is busy with a call, by a pair of CUDA events on its stream.
+class ThroughputTimer(HostTimer):
+    """Time per call of many, back to back, the device waited for once, after the last.
 
-    An event pair measures the host unless the stream is kept busy until everything is enqueued: 36.6 us for a 0.85 us
-    kernel were seen. So the stream spins first (the hold), and a pair counts only if its first event had not been
-    reached when the last call was enqueued; otherwise the hold grows and the pair is taken again. Calls that fill the
-    launch queue are taken fewer at a time. Work that waits for the GPU inside can never be enqueued behind a hold:
-    it is timed without one, and `doubts` says so.
+    What must come before a call and not be timed (preparation, a flush) rules out back to back: such calls are timed
+    one by one, and the throughput is that of calls that wait for one another.
     """
 
-    metric = "device"
-    clock = "events"
-    about = "GPU time of one call: CUDA events behind a hold that outlasts the enqueueing, less an empty pair"
+    metric = "throughput"
+    about = "time per call, back to back, device waited for once; calls that need preparing one by one"
 
-    _FIRST_HOLD, _LONGEST_HOLD = 200e-6, 0.1  # s
-    _QUEUE = 64  # calls behind one hold, at first: beyond about 1,000 queued kernels the host blocks
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._hold, self._queue, self._held = self._FIRST_HOLD, self._QUEUE, True
-        with torch.cuda.device(device):
-            self._cycles = _cycles_per_second()
-            self._empty = self._empty_pair()
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        if self._held:
-            return ()
-        return ("device time includes host gaps: the call waits for the GPU inside, so no hold can cover it",)
-
-    def window(self, call: Call, calls: int) -> float:
-        done, total = 0, 0.0
-        with no_gc(), torch.cuda.device(self._device):
-            while done < calls:
-                chunk = 1 if call.fresh else min(calls - done, self._queue)
-                call.prepare()
-                torch.cuda.synchronize()
-                elapsed = self._pair(call, chunk)
-                if elapsed is None:
-                    self._hold_longer()
-                    continue
-                total += max(elapsed - self._empty, 0.0)
-                done += chunk
-        return total / calls
-
-    def _pair(self, work: Callable[[], object], calls: int) -> float | None:
-        """Seconds between the events; None when the hold had ended before everything was enqueued."""
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        if self._held:
-            torch.cuda._sleep(int(self._hold * self._cycles))
-        start.record()
-        for _ in range(calls):
-            work()
-        end.record()
-        late = self._held and start.query()
-        end.synchronize()
-        return None if late else start.elapsed_time(end) * 1e-3
-
-    def _empty_pair(self) -> float:
-        """What two events cost by themselves; from a fixed number of tries, some of which a slow host may spoil."""
-        pairs = [pair for pair in (self._pair(_nothing, 1) for _ in range(21)) if pair is not None]
-        return statistics.median(pairs) if pairs else 0.0
-
-    def _hold_longer(self) -> None:
-        if self._hold < self._LONGEST_HOLD:
-            self._hold *= 2
-        elif self._queue > 1:
-            self._hold, self._queue = self._FIRST_HOLD, self._queue // 2
-        else:
-            self._held = False
+    def _window(self, call: Call, calls: int) -> int:
+        if call.fresh or self._flush:
+            return self._one_by_one(call, calls, wait=True)
+        self._settle()
+        return self._timed(call, calls, wait=True)
 
 
-def _cycles_per_second() -> float:
-    """Speed of the counter that torch.cuda._sleep spins on."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda._sleep(1_000_000)  # loads the kernel
-    start.record()
-    torch.cuda._sleep(10_000_000)
-    end.record()
-    end.synchronize()
-    return float(10_000_000 / (start.elapsed_time(end) * 1e-3))
+def timers_for(device: torch.device, *, device_clock: str | None = "events", cache: str = "warm") -> tuple[Timer, ...]:
+    """The clocks that apply on a device; the first one paces the measurement.
 
-
-def timers_for(device: torch.device) -> tuple[Timer, ...]:
-    """The clocks that apply on a device; the first one paces the measurement."""
+    `device_clock` is events, graph or cupti, or None for no device time; `cache` warm or cold. Raises
+    ClockUnavailable.
+    """
+    flush = L2Flush(device) if cache == "cold" else None
     if device.type != "cuda":
-        return (HostTimer(),)
-    return (HostTimer(lambda: torch.cuda.synchronize(device)), EventTimer(device))
+        return (HostTimer(flush=flush),)
+
+    def settle() -> None:
+        torch.cuda.synchronize(device)
+
+    return (
+        HostTimer(settle, flush=flush),
+        *(() if device_clock is None else (_device_timer(device, device_clock, flush),)),
+        DispatchTimer(settle, flush=flush),
+        ThroughputTimer(settle, flush=flush),
+    )
+
+
+def _device_timer(device: torch.device, clock: str, flush: Flush | None) -> Timer:
+    from bench.timers_cuda import EventTimer, GraphTimer
+    from bench.timers_cupti import CuptiTimer
+
+    if clock == "events":
+        return EventTimer(device, flush=flush)
+    if clock == "graph":
+        return GraphTimer(device, flush=flush)
+    if clock == "cupti":
+        return CuptiTimer(device, flush=flush)
+    raise ClockUnavailable(f"no device clock {clock!r}: there are events, graph and cupti")
 
 
 @contextmanager
@@ -183,7 +185,3 @@ def no_gc() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _nothing() -> None:
-    pass

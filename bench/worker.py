@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench import check, energy, environment, limits, measure, memory, monitor, timers
+from bench import check, energy, environment, flush, limits, measure, memory, monitor, timers
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import (
     Answer,
@@ -117,7 +117,7 @@ class Session:
         )
         self.task = Task(self.made, case.direction, input_gradients=policy.input_gradients)
         self.reference = check.Reference.of(self.layer, self.params, self.made, device)
-        self.timers = timers.timers_for(device)
+        self.timers = self._timers(device)
         self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
         self._rounds: dict[str, list[tuple[float, ...]]] = {}
         self._graphs = 0
@@ -141,12 +141,27 @@ class Session:
     def warm_up(self) -> None:
         with self.task.grad_mode():
             warm = measure.warm_up(self.timers[0], self.task, self.policy)
-            self._plans = [measure.plan(timer, self.task, self.policy) for timer in self.timers]
+            self._plans = [plan for timer in self.timers if (plan := self._plan(timer))]
         self._graphs = graphs()
         self._took("warmup", warm.seconds, "warm-up until a plateau")
         self.once.append(Metric("warmup_calls", "calls", ((float(warm.calls),),), about="calls until a plateau"))
         if not warm.steady:
             self.warnings.append(f"not steady after {warm.calls} calls and {warm.seconds:.1f} s of warm-up")
+
+    def _timers(self, device: torch.device) -> tuple[timers.Timer, ...]:
+        clock, cache = self.policy.device_clock, self.policy.cache
+        try:
+            return timers.timers_for(device, device_clock=clock, cache=cache)
+        except timers.ClockUnavailable as reason:  # never another clock instead
+            self.warnings.append(f"no device time: {reason}")
+            return timers.timers_for(device, device_clock=None, cache=cache)
+
+    def _plan(self, timer: timers.Timer) -> measure.Plan | None:
+        try:
+            return measure.plan(timer, self.task, self.policy)
+        except timers.ClockUnavailable as reason:
+            self.warnings.append(f"no {timer.metric} time: {reason}")
+            return None
 
     def prepared(self) -> Prepared:
         return Prepared(
@@ -177,7 +192,7 @@ class Session:
             return Measurement(case, Status.INCORRECT, str(wrong), notes=notes, error=wrong.error, bound=self.bound)
         sampled = {
             timer.metric: Metric(timer.metric, "s", tuple(self._rounds[timer.metric]), timer.clock, timer.about)
-            for timer in self.timers
+            for timer in (plan.timer for plan in self._plans)
         }
         about = "page faults a call, while it was timed"
         sampled["page_faults"] = Metric("page_faults", "1", tuple(self._rounds["page_faults"]), about=about)
@@ -224,7 +239,7 @@ class Session:
                 )
         if self.layer.cost is not None and self.case.direction in (Direction.INFERENCE, Direction.FORWARD):
             moved = self.layer.cost(self.made.inputs[0].element_size(), **self.params).bytes
-            if moved > 4 * memory.cache_bytes(device):  # less may lie in the cache
+            if moved > 4 * flush.cache_bytes(device):  # less may lie in the cache
                 seconds = min(sampled.get("device", latency).lows)
                 doubts += limits.roofline_warning(seconds, moved, memory.copy_bandwidth(device))
         return doubts

@@ -28,16 +28,21 @@ TABLE: dict[str, set[str]] = {
     "bench.environment": {"bench.machine", "bench.nvml"},
     "bench.monitor": {"bench.machine", "bench.model", "bench.nvml"},
     "bench.energy": {"bench.model", "bench.nvml"},
-    "bench.timers": {"torch"},
+    "bench.flush": {"torch"},
+    "bench.hold": {"torch"},
+    "bench.timers": {"bench.flush", "torch"},
+    "bench.timers_cuda": {"bench.hold", "bench.timers", "torch"},
+    "bench.timers_cupti": {"bench.timers", "torch"},
     "bench.measure": {"bench.model", "bench.timers"},
-    "bench.memory": {"bench.machine", "torch"},
+    "bench.memory": {"bench.flush", "bench.machine", "torch"},
     "bench.limits": {"bench.model", "bench.units"},
     "bench.task": {"bench.model", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
     "bench.protocol": {"bench.model", "msgspec"},
     "bench.worker": {
         *("bench.check", "bench.environment", "bench.measure", "bench.model", "bench.protocol", "bench.task"),
-        *("bench.timers", "bench.energy", "bench.limits", "bench.memory", "bench.monitor", "layers", "torch"),
+        *("bench.timers", "bench.energy", "bench.flush", "bench.limits", "bench.memory", "bench.monitor"),
+        *("layers", "torch"),
     },
     "bench.workers": {"bench.protocol"},
     "bench.runner": {"bench.model", "bench.protocol", "bench.workers", "msgspec"},
@@ -66,18 +71,15 @@ LAZY: dict[str, set[str]] = {
     "bench.machine": {"torch"},
     "bench.environment": {"ext", "torch"},
     "bench.cli": {"ext", "layers", "torch"},
+    "bench.hold": {"ext"},
+    "bench.timers": {"bench.timers_cuda", "bench.timers_cupti"},
     "layers.*": {"ext"},
     "ext.build": {"torch"},
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = {
-    "bench.timers",
-    "bench.measure",
-    "bench.task",
-    "bench.check",
-    "bench.worker",
-    "bench.memory",
-    "bench.profile",
+    *("bench.flush", "bench.hold", "bench.memory", "bench.timers", "bench.timers_cuda", "bench.timers_cupti"),
+    *("bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"),
 }
 
 

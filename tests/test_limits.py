@@ -60,7 +60,6 @@ def test_denormal_numbers_are_counted_and_zeros_are_not() -> None:
 def test_a_page_fault_costs_something_and_a_copy_has_a_bandwidth() -> None:
     assert 1e-8 < memory.page_fault_seconds() < 1e-4
     assert 1e8 < memory.copy_bandwidth(torch.device("cpu")) < 1e13
-    assert memory.cache_bytes(torch.device("cpu")) >= 1 << 18
 
 
 @pytest.mark.parametrize(("allocator", "faults"), [("default", (16_000, 40_000)), ("warm", (0, 200))])

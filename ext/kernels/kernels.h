@@ -76,6 +76,13 @@ int64_t weight_grad_splits(const Gather& g);
 cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const void* source, void* sums, const Gather& g,
                              cudaStream_t stream);
 
+// Keeps `stream` busy until the host writes `turn` (or more) into state[0], or for `timeout` ns at most: then state[1]
+// becomes `turn`. `state` is pinned host memory.
+cudaError_t hold_cuda(int64_t* state, int64_t turn, int64_t timeout, cudaStream_t stream);
+
+// Spins for `cycles` of the processor's own clock; spun[2], unless null, takes the cycles and the ns that it really took.
+cudaError_t spin_cuda(int64_t* spun, int64_t cycles, cudaStream_t stream);
+
 #endif
 
 }  // namespace layerbench
