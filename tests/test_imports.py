@@ -42,11 +42,20 @@ TABLE: dict[str, set[str]] = {
     "bench.progress": {"bench.model", "bench.protocol", "bench.stats", "bench.units", "rich"},
     "bench.gate": {"bench.model", "bench.stats"},
     "bench.profile": {"bench.model", "layers", "torch"},
+    "bench.findings": {"bench.units", "msgspec", "scipy"},
+    "bench.selftest_layers": {"layers", "torch"},
+    "bench.noise": {"bench.findings", "bench.model", "bench.runner", "bench.stats"},
+    "bench.probes": {
+        *("bench.findings", "bench.measure", "bench.model", "bench.selftest_layers", "bench.task", "bench.timers"),
+        *("bench.units", "layers", "torch"),
+    },
+    "bench.selftest": {"bench.findings", "bench.model", "bench.noise", "bench.workers"},
     "bench.formats": {"bench.formats", "bench.model"},
     "bench.formats.*": {
         *("bench.formats", "bench.model", "bench.rows", "bench.stats", "bench.table", "bench.units"),
         *("jinja2", "matplotlib", "msgspec", "numpy", "pandas", "rich"),
     },
+    "bench.formats.checkup": {"bench.findings", "bench.formats", "bench.units", "rich"},
     "bench.cli": {"bench", "msgspec", "rich", "typer"},
     "bench.__main__": {"bench.cli"},
     "layers": {"torch"},
@@ -65,6 +74,7 @@ LAZY: dict[str, set[str]] = {
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = {"bench.timers", "bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"}
+NEED_TORCH |= {"bench.probes", "bench.selftest_layers"}
 
 
 def module_name(file: Path) -> str:
