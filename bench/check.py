@@ -22,6 +22,9 @@ from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
 # built-in layers; TF32 (about 3e-4), a wrong element or a lower-precision accumulation do not.
 BOUNDS = {"float64": 1e-10, "float32": 5e-5, "float16": 5e-3, "bfloat16": 4e-2}
 TF32_BOUND = 2e-3
+# Where all elements of an output gradient are equal, rounding errors add up instead of cancelling: oneDNN's float32
+# bias gradient over 2^18 equal values is off by 9e-4. What is looked for there (strides ignored, ...) is off by 1.
+CONSTANT_BOUND = 2e-2
 OPS_OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional", "higher_order"})
 
 
@@ -112,7 +115,8 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
         for name, leaf in task.leaves().items():
             if leaf.grad is None:
                 raise Wrong(f"no gradient of {name} after timing")
-            _compare(leaf.grad, wanted[name], f"gradient of {name} after timing", bound)
+            allowed = bound if direction is Direction.BACKWARD else max(bound, CONSTANT_BOUND)
+            _compare(leaf.grad, wanted[name], f"gradient of {name} after timing", allowed)
 
 
 def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:
@@ -141,19 +145,21 @@ def _try(made: Made, reference: Reference, label: str, inputs: Inputs, bound: fl
     for number, (x, copy) in enumerate(zip(inputs, before, strict=True)):
         if not torch.equal(x, copy):
             raise Wrong(f"modifies its input {number}")
-    grad_outputs: list[tuple[str, Tensor]] = []
+    grad_outputs: list[tuple[str, Tensor, float]] = []
     if gradients:
         if not output.requires_grad:
             raise NoGradient("no gradient path: the output does not require a gradient")
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(output.device, output.dtype)
-        grad_outputs = [("", noise)]
+        grad_outputs = [("", noise, bound)]
         if label == "the timed inputs":
             # A backward that ignores strides is right until somebody calls .sum() or .t() behind it.
-            grad_outputs.append((", expanded output gradient", noise.flatten()[:1].sum().expand(output.shape)))
-            grad_outputs.append((", non-contiguous output gradient", non_contiguous(noise)))
+            equal = noise.flatten()[:1].sum().expand(output.shape)
+            grad_outputs.append((", expanded output gradient", equal, max(bound, CONSTANT_BOUND)))
+            grad_outputs.append((", non-contiguous output gradient", non_contiguous(noise), bound))
     worst = _compare(output, reference.output(inputs), f"output, {label}", bound)
-    for suffix, grad_output in grad_outputs:
-        worst = max(worst, _try_gradients(made, reference, label + suffix, inputs, grad_output, bound))
+    for suffix, grad_output, allowed in grad_outputs:
+        error = _try_gradients(made, reference, label + suffix, inputs, grad_output, allowed)
+        worst = max(worst, error if allowed == bound else 0.0)
     return worst
 
 

@@ -286,14 +286,15 @@ def _show(result: Run) -> None:
 
 
 def _write_report(result: Run, folder: Path) -> None:
-    from bench.formats import write_report
+    from bench.formats import html, write_report
 
     try:
         written = write_report(result, folder)
     except OSError as error:
         raise UserError(f"cannot write the report: {error.strerror}", place=str(folder)) from None
-    names = ", ".join(path.name for path in written)
-    out.print(f"report: {folder / 'report.html'} (with {names})", soft_wrap=True)
+    names = dict.fromkeys(path.name if path.parent == folder else f"{path.parent.name}/" for path in written)
+    others = ", ".join(escape(name) for name in names if name != html.FILE)
+    out.print(f"report: {escape(str(folder / html.FILE))}  (also {others})", soft_wrap=True)
 
 
 def _show_states(states: dict[str, str]) -> None:

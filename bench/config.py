@@ -44,6 +44,10 @@ class LayerLike(Protocol):
         """Its parameters, with the value each has when a suite names none."""
 
     @property
+    def versions(self) -> Mapping[str, Any]:
+        """Hand-written versions; each may be named as a variant."""
+
+    @property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes that it takes."""
 
@@ -68,7 +72,8 @@ def load_suite(
     origin: dict[str, int] = {}
     for index, entry in enumerate(content.groups):
         name, layer = _find(file, index, entry.layer, find_layer, layers)
-        for block in _Group(file, ("groups", index), entry, name, layer, variants, cpus).blocks():
+        own = [variant for variant in layer.versions if variant not in variants]
+        for block in _Group(file, ("groups", index), entry, name, layer, (*variants, *own), cpus).blocks():
             first = origin.setdefault(block.setting, index)
             if first != index:
                 message = f"{block.setting} is also in groups[{first}], line {file.line(('groups', first))}"

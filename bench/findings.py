@@ -149,18 +149,13 @@ def cpu_share(share: float, longest: float) -> Finding:
     )
 
 
-def fault_cost(seconds: float, faults: int, size: int) -> Finding:
-    """What first touching `size` bytes took, in `faults` page faults. A fact, not a test: there is no bound."""
+def fault_cost(seconds: float | None, page: int) -> Finding:
+    """What the first touch of a page of `page` bytes costs; None where faults are not counted. A fact: no bound."""
     name = "cost of a page fault"
-    if not faults:
+    if seconds is None:
         return Finding(name, "skip", detail="this kernel counts no page faults")
-    each = seconds / faults
-    return Finding(
-        name,
-        "pass",
-        show(each, "s"),
-        detail=f"an output on 1 MiB of fresh pages costs {show(seconds * 2**20 / size, 's')} more",
-    )
+    fresh = show(2**20 / page * seconds, "s")
+    return Finding(name, "pass", show(seconds, "s"), detail=f"an output on 1 MiB of fresh pages costs {fresh} more")
 
 
 def warm_faults(per_call: float) -> Finding:

@@ -93,9 +93,15 @@ def plan(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_counter)
     return Plan(timer, calls, max(1, min(policy.slots, round(policy.slots * policy.slot / longest))))
 
 
-def turn(plans: list[Plan], call: Placeable, rng: random.Random) -> dict[str, tuple[float, ...]]:
-    """One turn: for every slot new places for the inputs, a call to touch them, then a window of each timer."""
+def turn(
+    plans: list[Plan], call: Placeable, rng: random.Random, page_faults: Callable[[], int] = lambda: 0
+) -> dict[str, tuple[float, ...]]:
+    """One turn: for every slot new places for the inputs, a call to touch them, then a window of each timer.
+
+    Answers every window's time by metric, and the page faults a call of the first timer's windows.
+    """
     values: dict[str, list[float]] = {plan.timer.metric: [] for plan in plans}
+    faults: list[float] = []
     slots = max(plan.slots for plan in plans)
     for slot in range(slots):
         call.place(rng)
@@ -103,6 +109,10 @@ def turn(plans: list[Plan], call: Placeable, rng: random.Random) -> dict[str, tu
             call.prepare()
             call()
         for plan in plans:
-            if slot < plan.slots:
-                values[plan.timer.metric].append(plan.timer.window(call, plan.calls))
-    return {metric: tuple(taken) for metric, taken in values.items()}
+            if slot >= plan.slots:
+                continue
+            before = page_faults()
+            values[plan.timer.metric].append(plan.timer.window(call, plan.calls))
+            if plan is plans[0]:
+                faults.append((page_faults() - before) / plan.calls)
+    return {metric: tuple(taken) for metric, taken in values.items()} | {"page_faults": tuple(faults)}

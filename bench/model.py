@@ -202,6 +202,8 @@ class Measurement(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what a reader may want to know, no doubt implied
     error: float | None = None  # largest relative error against the float64 reference
     bound: float | None = None  # the largest that passes for this dtype
+    stopped: str = ""  # which of the two ended the sampling: "target" or "time limit"
+    limit: str = ""  # what the time is limited by, and the figures: "launch-bound: ..."
 
     def __post_init__(self) -> None:
         timed = any(metric.name == "latency" and metric.lows for metric in self.metrics)

@@ -5,11 +5,9 @@ The self-test's measuring half; findings.py judges. Delays are spun, never slept
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import random
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from bench import findings, measure, selftest_layers
+from bench import findings, measure, memory, selftest_layers
 from bench.findings import Finding, Reading
 from bench.measure import Plan
 from bench.model import Direction
@@ -29,7 +27,6 @@ from layers.variants import make
 
 HOST_DELAYS = (10e-6, 100e-6, 2e-3)  # s
 GPU_DELAYS = (5e-6, 20e-6, 100e-6, 1000e-6)  # s
-FAULT_BYTES = 32 << 20
 
 # Every clock of device time by name. A factory raises layers.Unavailable with the reason where it cannot be had.
 DEVICE_CLOCKS: dict[str, Callable[[torch.device], Timer]] = {"events": EventTimer}
@@ -58,7 +55,8 @@ def host() -> Iterator[Finding]:
         yield findings.recovered(name, list(_spins(seconds)), relative=0.03, absolute=1e-6)
     yield findings.overhead(_overhead())
     yield findings.cpu_share(*_share(0.3))
-    yield findings.fault_cost(*_first_touch(), FAULT_BYTES)
+    counted = memory.page_faults() > 0  # some kernels in user space count none
+    yield findings.fault_cost(memory.page_fault_seconds() if counted else None, mmap.PAGESIZE)
     yield findings.clock_rates((time.perf_counter_ns() - start) / (_raw() - raw_start))
 
 
@@ -139,20 +137,6 @@ def _share(seconds: float) -> tuple[float, float]:
         now = time.perf_counter_ns()
         longest, last = max(longest, now - last), now
     return (time.process_time_ns() - cpu_start) / (last - start), longest * 1e-9
-
-
-def _first_touch() -> tuple[float, int]:
-    """What the first writing to fresh memory takes beyond the second, in seconds, and its page faults."""
-    with mmap.mmap(-1, FAULT_BYTES) as memory:
-        anchor = ctypes.c_char.from_buffer(memory)
-        took, faults = [], []
-        for _ in range(2):
-            before, start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
-            ctypes.memset(ctypes.addressof(anchor), 1, FAULT_BYTES)
-            took.append(time.perf_counter() - start)
-            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-        del anchor  # or the map cannot be closed
-    return max(took[0] - took[1], 0.0), faults[0]
 
 
 def on_gpu() -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from bench import stats
 from bench.model import Case, Measurement, Metric, Planned, Run, Status, show_value
 from bench.stats import Comparison, Summary
+from bench.units import show
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
@@ -44,6 +45,9 @@ class Row:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()
+    stopped: str = ""  # what ended the sampling
+    limit: str = ""  # what the time is limited by, and the figures
+    pays_after: float | None = None  # calls that win back what building and the first call took beyond the baseline's
 
     @property
     def ok(self) -> bool:
@@ -56,14 +60,11 @@ class Row:
         return self.case.variant == self.baseline
 
     @property
-    def result(self) -> str:
-        """One word: the verdict of an ok case (empty where none could be reached), else its status."""
-        if not self.ok:
-            return self.status
-        if self.is_baseline:
-            return "baseline"
-        comparison = self.comparison("latency")
-        return str(comparison.verdict) if comparison else ""
+    def absence(self) -> str:
+        """Why there is nothing to show but this, or nothing."""
+        if self.status == Status.SKIPPED:
+            return f"skipped ({self.reason})"
+        return self.reason if self.status == MISSING else ""
 
     @property
     def surprise(self) -> str:
@@ -84,24 +85,24 @@ class BlockView:
     rows: tuple[Row, ...]
 
     @property
-    def skipped(self) -> str:
-        """The reason, where every row was skipped for the same one: all that there is to say."""
-        reasons = {row.reason if row.status == Status.SKIPPED else "" for row in self.rows}
-        return reasons.pop() if len(reasons) == 1 else ""
+    def absence(self) -> str:
+        """That of every row, where they share one: all that there is to say."""
+        found = {row.absence for row in self.rows}
+        return found.pop() if len(found) == 1 else ""
 
 
 @dataclass(frozen=True)
 class LayerView:
     """A layer's blocks; `facts` is what is the same in all of them, said once.
 
-    Blocks skipped as wholes are not in `blocks` but in `skipped`, a sentence for each reason.
+    Blocks skipped or not measured as wholes are not in `blocks` but in `absent`, a sentence for each reason.
     """
 
     layer: str
     facts: str
     blocks: tuple[BlockView, ...]
-    skipped: tuple[str, ...]
-    rows: tuple[Row, ...]  # of all blocks, the skipped ones too
+    absent: tuple[str, ...]
+    rows: tuple[Row, ...]  # of all blocks, the absent ones too
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,15 @@ def checked_summary(metric: Metric) -> tuple[Summary | None, str]:
     """Summary of a metric's round lows and a warning, if any: values that are not finite are left out, and said so."""
     finite = tuple(value for value in metric.lows if math.isfinite(value))
     lost = len(metric.lows) - len(finite)
-    warning = f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out" if lost else ""
-    return (_summarise(finite) if finite else None), warning
+    if not finite:
+        return None, f"{metric.name}: no round is finite"
+    summary = _summarise(finite)
+    if lost:
+        return summary, f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out"
+    if summary.modes and metric.name in COMPARED:
+        low, high = (show(centre, metric.unit) for centre in summary.modes)
+        return summary, f"{metric.name} has two modes, about {low} and {high}: its median is nobody's time"
+    return summary, ""
 
 
 def incomparable(one: Metric, other: Metric) -> str:
@@ -176,7 +184,7 @@ def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurem
     rows = []
     for one in planned:
         label = " ".join([one.case.variant, *named(one.case, inside)])
-        row = Row(one.case, MISSING, one.expect, "not measured: the run has not reached it", baseline, label)
+        row = Row(one.case, MISSING, one.expect, "not measured yet", baseline, label)
         measurement = done.get(one.case.id)
         rows.append(_filled(row, measurement, baselines.get(one.case.setting), within) if measurement else row)
     return rows
@@ -204,7 +212,21 @@ def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, wi
         bound=measurement.bound,
         warnings=tuple(warnings),
         notes=measurement.notes,
+        stopped=measurement.stopped,
+        limit=measurement.limit,
+        pays_after=_pays_after(readings, baseline) if baseline and not row.is_baseline else None,
     )
+
+
+def _pays_after(readings: Mapping[str, Reading], baseline: Measurement) -> float | None:
+    latency, theirs = readings.get("latency"), baseline.metric("latency")
+    if latency is None or theirs is None:
+        return None
+    extra = 0.0
+    for name in ("make", "first_call"):
+        mine, other = readings.get(name), baseline.metric(name)
+        extra += (mine.summary.centre if mine else 0.0) - (other.lows[0] if other and other.lows else 0.0)
+    return stats.pays_after(extra, latency.comparison, _summarise(theirs.lows).centre)
 
 
 def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> LayerView:
@@ -217,15 +239,15 @@ def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> La
         views.append(BlockView(", ".join(named(block[0].case, changing - inside)), tuple(marked)))
     shared = ", ".join(named(first, set(facts(first)) - changing))
     rows = tuple(row for view in views for row in view.rows)
-    return LayerView(name, shared, tuple(view for view in views if not view.skipped), tuple(_skipped(views)), rows)
+    return LayerView(name, shared, tuple(view for view in views if not view.absence), tuple(_absent(views)), rows)
 
 
-def _skipped(views: Iterable[BlockView]) -> Iterator[str]:
+def _absent(views: Iterable[BlockView]) -> Iterator[str]:
     titles: dict[str, list[str]] = {}
     for view in views:
-        if view.skipped:
-            titles.setdefault(view.skipped, []).append(view.title or "everything")
-    yield from (f"skipped ({reason}): {'; '.join(which)}" for reason, which in titles.items())
+        if view.absence:
+            titles.setdefault(view.absence, []).append(view.title or "everything")
+    yield from (f"{absence}: {'; '.join(which)}" for absence, which in titles.items())
 
 
 def facts(case: Case) -> dict[str, str]:

@@ -116,10 +116,10 @@ class _BlockRun:
             number += 1
             self.progress.sampled(self.block, number, {variant: _low(turns) for variant, turns in rounds.items()})
             if live and self._settled(rounds):
-                return f"stopped after {number} rounds: target reached"
+                return "target"
             if time.monotonic() >= deadline:
-                return f"stopped after {number} rounds: time limit of {self.policy.seconds:g} s a variant"
-        return "nothing left to sample"
+                return "time limit"
+        return ""
 
     def _settled(self, rounds: dict[str, list[Turn]]) -> bool:
         """Whether the stop rule holds for every metric of every variant."""
@@ -143,7 +143,7 @@ class _BlockRun:
             answer = Failed(str(death))
         if not isinstance(answer, Finished):
             return _failure(case, answer)
-        return msgspec.structs.replace(answer.measurement, notes=(*answer.measurement.notes, ending))
+        return msgspec.structs.replace(answer.measurement, stopped=ending)
 
 
 def _prepare(workers: Workers, case: Case, policy: Policy, *, check_only: bool = False) -> Prepared:

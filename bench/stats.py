@@ -23,6 +23,8 @@ class Summary:
     centre: float  # median
     interval: tuple[float, float] | None  # 95 %, distribution-free
     n: int
+    outliers: int = 0  # values far above the rest: counted, and kept in all that is computed
+    modes: tuple[float, float] | None = None  # the two centres, where the values are two groups
 
     @property
     def half_width(self) -> float | None:
@@ -51,7 +53,43 @@ def summarise(values: Sequence[float]) -> Summary:
     if len(values) >= LEAST:
         low, high = stats.quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
         interval = (float(low), float(high))
-    return Summary(float(np.median(values)), interval, len(values))
+    return Summary(float(np.median(values)), interval, len(values), far_above(values), two_modes(values))
+
+
+def far_above(values: Sequence[float]) -> int:
+    """How many values lie more than three interquartile ranges above the upper quartile (Tukey's "far out")."""
+    if len(values) < LEAST or not np.isfinite(values).all():
+        return 0
+    lower, upper = np.quantile(values, [0.25, 0.75])
+    return int(np.sum(np.asarray(values) > upper + 3 * (upper - lower)))
+
+
+def two_modes(values: Sequence[float]) -> tuple[float, float] | None:
+    """The medians of two groups, if the values are two: each at least a fifth of them, and between them a gap of
+    over 5 % that is four times as wide as either group spreads. A median between two modes is nobody's time."""
+    if len(values) < 2 * LEAST or min(values) <= 0 or not np.isfinite(values).all():
+        return None
+    logs = np.sort(np.log(values))
+    least = max(2, len(logs) // 5)
+    gaps = np.diff(logs)[least - 1 : len(logs) - least]
+    cut = int(np.argmax(gaps)) + least
+    low, high = logs[:cut], logs[cut:]
+    if not gaps.max() > max(math.log(1.05), 4 * low.std(), 4 * high.std()):
+        return None
+    return math.exp(float(np.median(low))), math.exp(float(np.median(high)))
+
+
+def pays_after(extra: float, comparison: Comparison | None, baseline: float) -> float | None:
+    """Calls after which `extra` seconds spent beforehand are won back; 0 at once, inf never.
+
+    None where the comparison does not say that the variant is faster or slower. `baseline` is its time a call.
+    """
+    if comparison is None or comparison.verdict not in (Verdict.FASTER, Verdict.SLOWER):
+        return None
+    saved = baseline * (1 - 1 / comparison.speedup)
+    if saved <= 0:
+        return math.inf
+    return max(extra, 0.0) / saved
 
 
 def compare(variant: Metric, baseline: Metric, same_within: float) -> Comparison | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -15,8 +13,8 @@ from typing import Any
 
 import torch
 
-from bench import check, environment, measure, timers
-from bench.model import Case, Measurement, Metric, Policy, Status
+from bench import check, environment, limits, measure, memory, timers
+from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import (
     Answer,
     Describe,
@@ -39,8 +37,7 @@ def serve(connection: Connection, log: str, allocator: str) -> None:
     """Answer requests until the other side closes. Never returns an exception: it becomes a Failed answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it saves, then stops us
     _redirect_output(log)
-    allocator_state = fix_allocator(allocator)
-    worker = Worker(allocator_state)
+    worker = Worker(memory.fix_allocator(allocator))
     while True:
         try:
             request: Request = connection.recv()
@@ -122,8 +119,8 @@ class Session:
         self.reference = check.Reference.of(self.layer, self.params, self.made, device)
         self.timers = timers.timers_for(device)
         self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
-        self._rounds: dict[str, list[tuple[float, ...]]] = {timer.metric: [] for timer in self.timers}
-        self._faults: list[tuple[float, ...]] = []
+        self._rounds: dict[str, list[tuple[float, ...]]] = {}
+        self._graphs = 0
         self._plans: list[measure.Plan] = []
         with self.task.grad_mode():
             self._took("first_call", self.timers[0].window(self.task, 1), "the first call, what it compiles included")
@@ -143,6 +140,7 @@ class Session:
         with self.task.grad_mode():
             warm = measure.warm_up(self.timers[0], self.task, self.policy)
             self._plans = [measure.plan(timer, self.task, self.policy) for timer in self.timers]
+        self._graphs = graphs()
         self._took("warmup", warm.seconds, "warm-up until a plateau")
         self.once.append(Metric("warmup_calls", "calls", ((float(warm.calls),),), about="calls until a plateau"))
         if not warm.steady:
@@ -160,41 +158,70 @@ class Session:
 
     def sample(self, number: int) -> Turn:
         rng = random.Random(f"{self.policy.seed} {number} {self.case.id}")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         with self.task.grad_mode():
-            values = measure.turn(self._plans, self.task, rng)
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-        calls = sum(len(values[plan.timer.metric]) * plan.calls for plan in self._plans)
-        self._faults.append((faults / calls,))
+            values = measure.turn(self._plans, self.task, rng, memory.page_faults)
         for metric, taken in values.items():
-            self._rounds[metric].append(taken)
-        return Turn(values)
+            self._rounds.setdefault(metric, []).append(taken)
+        return Turn({metric: taken for metric, taken in values.items() if metric != "page_faults"})
 
     def finish(self) -> Measurement:
-        case, facts = self.case, self.made.notes
+        case = self.case
         try:
             check.check_last(self.task, self.reference, case.direction, self.bound)
         except check.Wrong as wrong:
-            return Measurement(case, Status.INCORRECT, str(wrong), notes=facts, error=wrong.error, bound=self.bound)
-        sampled = [
-            Metric(timer.metric, "s", tuple(self._rounds[timer.metric]), timer.clock, timer.about)
+            notes = self.made.notes
+            return Measurement(case, Status.INCORRECT, str(wrong), notes=notes, error=wrong.error, bound=self.bound)
+        sampled = {
+            timer.metric: Metric(timer.metric, "s", tuple(self._rounds[timer.metric]), timer.clock, timer.about)
             for timer in self.timers
-        ]
-        faults = Metric(
-            "page_faults", "1", tuple(self._faults), about="page faults a call, placing the inputs included"
-        )
-        doubts = [doubt for timer in self.timers for doubt in timer.doubts]
-        if len(sampled[0].lows) >= 12 and measure.falling(sampled[0].lows, by=0.05):
-            doubts.append("got faster while it was sampled: too short a warm-up, or a machine settling down")
+        }
+        about = "page faults a call, while it was timed"
+        sampled["page_faults"] = Metric("page_faults", "1", tuple(self._rounds["page_faults"]), about=about)
+        fault_seconds = memory.page_fault_seconds()
         return Measurement(
             case,
             Status.OK,
-            metrics=(*sampled, *self.once, faults, *self._memory()),
-            warnings=(*self.warnings, *doubts, *resolution_warnings(sampled[0], self._plans[0].calls)),
-            notes=facts,
+            metrics=(*sampled.values(), *self.once, *self._memory()),
+            warnings=(
+                *self.warnings,
+                *self._doubts(sampled),
+                *limits.allocator_warning(sampled, self.policy.allocator, fault_seconds),
+            ),
+            notes=(*self.made.notes, *self._allocator_note(sampled["latency"], fault_seconds)),
             error=self.error,
             bound=self.bound,
+            limit=limits.limit(sampled, fault_seconds),
         )
+
+    def _allocator_note(self, latency: Metric, fault_seconds: float) -> tuple[str, ...]:
+        output = self.task.output
+        if self.case.device != "cpu" or output is None:
+            return ()
+        size = output.numel() * output.element_size()
+        return limits.allocator_note(size, min(latency.lows), self.policy.allocator, fault_seconds)
+
+    def _doubts(self, sampled: dict[str, Metric]) -> list[str]:
+        """What a reader must know before believing the times."""
+        latency = sampled["latency"]
+        doubts = [doubt for timer in self.timers for doubt in timer.doubts]
+        doubts += resolution_warnings(latency, self._plans[0].calls)
+        if len(latency.lows) >= 12 and measure.falling(latency.lows, by=0.05):
+            doubts.append("got faster while it was sampled: too short a warm-up, or a machine settling down")
+        if graphs() > self._graphs:
+            doubts.append(f"torch.compile compiled {graphs() - self._graphs} more graph(s) while it was sampled")
+        device = self.made.inputs[0].device
+        if self.case.device == "cpu":
+            share = memory.denormal_share([*self.made.inputs, *self.made.module.parameters()])
+            if share > 0.01:
+                doubts.append(
+                    f"{share:.0%} of an input or weight are denormal numbers, on which CPUs are many times slower"
+                )
+        if self.layer.cost is not None and self.case.direction in (Direction.INFERENCE, Direction.FORWARD):
+            moved = self.layer.cost(self.made.inputs[0].element_size(), **self.params).bytes
+            if moved > 4 * memory.cache_bytes(device):  # less may lie in the cache
+                seconds = min(sampled.get("device", latency).lows)
+                doubts += limits.roofline_warning(seconds, moved, memory.copy_bandwidth(device))
+        return doubts
 
     def _memory(self) -> list[Metric]:
         if not self.case.device.startswith("cuda"):
@@ -216,21 +243,10 @@ def resolution_warnings(metric: Metric, calls: int) -> tuple[str, ...]:
     return ()
 
 
-def fix_allocator(state: str) -> str:
-    """Make glibc keep freed pages (`warm`) or leave it alone (`default`); what was done is recorded.
-
-    Left alone, outputs above its moving mmap threshold get fresh pages on every call or none, depending on what was
-    freed before: the same convolution took 2 or 16 ms in one process.
-    """
-    if state == "default":
-        return "default"
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return "default (no glibc: cannot be warmed)"
-    m_trim_threshold, m_mmap_max = -1, -4
-    ok = mallopt(m_mmap_max, 0) and mallopt(m_trim_threshold, 2**31 - 1)
-    return "warm (mallopt: no mmap, no trim)" if ok else "default (mallopt refused)"
+def graphs() -> int:
+    """How many graphs torch.compile has made in this process; 0 where it was never used."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils else 0
 
 
 def describe_error(error: BaseException) -> str:

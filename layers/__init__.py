@@ -41,7 +41,8 @@ class Layer:
 
     defaults   parameters that a suite may set, with the value each has otherwise
     versions   hand-written versions by variant name: called with **params, give a module. `eager` is
-               required; the state_dict keys of all agree, so that all can hold the same weights
+               required, `script`, `custom_op` and `native` are usual, any other name is a variant of this layer's
+               own; the state_dict keys of all agree, so that all can hold the same weights
     inputs     inputs(generator, **params): seeded random float32 CPU tensors, drawn from `generator`
     reference  reference(state, *inputs, **params): the right answer, differentiable, in the dtype given
                (the harness gives float64). `state` is the module's state_dict. None: eager in float64

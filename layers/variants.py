@@ -139,8 +139,9 @@ def make(
     LookupError for a variant or parameter that does not exist, Unavailable for one that cannot exist here, and
     whatever the conversion raises.
     """
-    if name not in VARIANTS:
-        raise LookupError(f"unknown variant {name!r}, known are: {', '.join(VARIANTS)}")
+    if name not in VARIANTS and name not in layer.versions:
+        known = ", ".join(VARIANTS | dict(layer.versions))
+        raise LookupError(f"layer {layer.name} has no variant {name!r}, known are: {known}")
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
     params = complete(layer, params)
@@ -150,7 +151,10 @@ def make(
         module = layer.versions["eager"](**params).to(device)
         if dtype.is_floating_point:
             module.to(dtype)
-        call = VARIANTS[name](layer, params, module, inputs)
+        if name in VARIANTS:
+            call = VARIANTS[name](layer, params, module, inputs)
+        else:
+            call = hand_written(layer, name, params, module, inputs)
     state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
     if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
         module = call

@@ -21,6 +21,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 @dataclass(frozen=True)
 class Stub:
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 from runs import case, metric, ok, run_of, showcase
 
 from bench.formats import FILES, FORMATS, csv, html, markdown, terminal, write_report
 from bench.formats.files import replace_file
+from bench.formats.look import scale
 from bench.model import Measurement, Run, Status
 from bench.table import compare_runs
 
@@ -75,7 +78,7 @@ def test_every_status_appears_with_its_reason(render: Render) -> None:
     text = render(showcase())
     for status in ("skipped", "incorrect", "failed", "missing"):
         assert status in text
-    for reason in ("no C++ compiler", "output has NaN", "out of memory", "the run has not reached it"):
+    for reason in ("no C++ compiler", "output has NaN", "out of memory", "not measured yet"):
         assert reason in text
 
 
@@ -132,7 +135,7 @@ def test_what_was_wrong_with_the_file_and_what_is_missing_comes_first(render: Re
     assert text.index("1 of 2 cases are not measured yet") < text.index("1.00 ms")
 
 
-@to_read
+@pytest.mark.parametrize("render", [markdown.render, as_html])
 def test_torchscript_is_called_deprecated_where_it_is_used(render: Render) -> None:
     assert "deprecated" not in render(run_of(ok(case(), 1e-3)))
     assert "deprecated" in " ".join(render(run_of(ok(case(variant="script"), 1e-3), baseline="script")).split())
@@ -194,10 +197,94 @@ def test_no_line_of_the_terminal_table_is_wider_than_the_terminal(width: int) ->
     assert left_out == (width < 140) or "page_faults" in text
 
 
+def gpu_run() -> Run:
+    """A GPU block whose device times tell another story than its latencies, a little too wide for 80 columns."""
+
+    def one(variant: str, latency: float, device: float, stopped: str = "time limit") -> Measurement:
+        busy = metric(device, name="device", clock="events", seed=7)
+        first = metric(0.5, name="first_call", rounds=1)
+        what = case(variant=variant, device="cuda")
+        return ok(
+            what, metric(latency, noise=0.003), busy, first, notes=("a note",), warnings=("hot",), stopped=stopped
+        )
+
+    wrong = Measurement(case(variant="trace", device="cuda"), Status.INCORRECT, "wrong")
+    native = one("native", 5e-5, 6e-6, "target")
+    return run_of(one("eager", 5e-5, 3e-6), native, one("custom_op", 2e-5, 3e-6), wrong)
+
+
+def test_at_80_columns_intervals_go_before_verdicts_and_what_went_is_named() -> None:
+    text = " ".join(on_terminal(gpu_run(), 80).split())
+    assert "variant latency device time speed-up device speed-up ─" in text
+    assert re.search(r"native \[1\] \S+ µs ± \S+ % \d\S+ µs 1\.00× same 0\.500× slower", text)
+    assert re.search(r"custom_op \[1\] \S+ µs ± \S+ % \d\S+ µs 2\.50× faster 1\.00× same", text)
+    assert "trace incorrect" in text
+    left_out = text[text.index("too narrow for: ") : text.index("; the report has them")]
+    for what in ("interval of device time", "interval of speed-up", "interval of device speed-up", "error", "rounds"):
+        assert what in left_out
+
+
+def test_where_there_is_room_the_terminal_leaves_nothing_out() -> None:
+    text = on_terminal(gpu_run(), 200)
+    assert "too narrow" not in text
+    assert "0.500× [0.500, 0.500] slower" in text
+    assert "20, target" in text
+
+
+def test_numbers_line_up_whatever_word_follows_them() -> None:
+    rows = [line for line in on_terminal(gpu_run(), 80).splitlines() if "×" in line]
+    assert len({line.index("×") for line in rows}) == 1
+    assert len({line.rindex("×") for line in rows}) == 1
+
+
+def test_the_terminal_explains_its_words_in_six_lines_at_most() -> None:
+    text = on_terminal(gpu_run(), 80)
+    words = text[text.index("device time: ") :]
+    assert len(words.splitlines()) <= 6
+    for word in ("±", "speed-up", "faster, slower", "same", "undecided", "error"):
+        assert f"{word}: " in words
+
+
+@pytest.mark.parametrize("render", [markdown.render, as_html])
+def test_latency_and_device_time_each_have_a_verdict(render: Render) -> None:
+    row = next(line for line in re.split(r"\n|(?= eager | native | custom_op )", render(gpu_run())) if "0.500×" in line)
+    assert re.search(r"× \[[\d., ]+\] same .*0\.500× \[0\.500, 0\.500\] (\*\*)?slower", row)
+
+
+@pytest.mark.parametrize("render", [markdown.render, as_html])
+def test_how_sampling_ended_is_in_the_table_and_not_among_the_notes(render: Render) -> None:
+    text = render(gpu_run())
+    assert "20, target" in text
+    assert text.count("20, time limit") == 2
+    assert "a note" in text
+
+
+@to_read
+def test_blocks_not_measured_yet_are_one_line(render: Render) -> None:
+    far = [
+        case(variant=name, direction=way) for way in ("forward_backward", "backward") for name in ("eager", "native")
+    ]
+    text = render(run_of(ok(case(), 1e-3), missing=[case(variant="native"), *far]))
+    assert "not measured yet: forward_backward; backward" in " ".join(text.replace("\\", "").split())
+    assert text.count("missing: not measured yet") == 1
+
+
+def test_labels_of_a_logarithmic_axis_never_overlap() -> None:
+    for low, high in itertools.product((1e-6, 3e-6, 7e-5), (25, 70, 400, 1e4, 1e7)):
+        for inches in (1.8, 3.0, 7.0):
+            figure = Figure(figsize=(inches, 2))
+            axes = figure.add_axes((0, 0.3, 1, 0.7))
+            scale(axes, "x", "s", (low, low * high), log=True)
+            figure.draw_without_rendering()
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+            assert 1 <= len(boxes) <= 4
+            assert all(one.x1 + 2 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
 def test_colour_is_only_on_top_of_words() -> None:
     console = Console(width=120, file=io.StringIO(), force_terminal=True, color_system="standard")
     console.print(terminal.render(showcase()))
-    assert re.search(r"\x1b\[32m *faster", written(console))
+    assert re.search(r"\d\] \x1b\[32mfaster", written(console))
     assert re.search(r"\x1b\[[\d;]*31m *failed", written(console))
     assert "\x1b" not in on_terminal(showcase())
 

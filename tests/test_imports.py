@@ -27,17 +27,19 @@ TABLE: dict[str, set[str]] = {
     "bench.environment": {"bench.machine"},
     "bench.timers": {"torch"},
     "bench.measure": {"bench.model", "bench.timers"},
+    "bench.memory": {"torch"},
+    "bench.limits": {"bench.model", "bench.units"},
     "bench.task": {"bench.model", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
     "bench.protocol": {"bench.model", "msgspec"},
     "bench.worker": {
         *("bench.check", "bench.environment", "bench.measure", "bench.model", "bench.protocol", "bench.task"),
-        *("bench.timers", "layers", "torch"),
+        *("bench.timers", "bench.limits", "bench.memory", "layers", "torch"),
     },
     "bench.workers": {"bench.protocol"},
     "bench.runner": {"bench.model", "bench.protocol", "bench.workers", "msgspec"},
     "bench.stats": {"bench.model", "numpy", "scipy"},
-    "bench.rows": {"bench.model", "bench.stats"},
+    "bench.rows": {"bench.model", "bench.stats", "bench.units"},
     "bench.table": {"bench.model", "bench.rows", "bench.stats", "numpy", "pandas"},
     "bench.progress": {"bench.model", "bench.protocol", "bench.stats", "bench.units", "rich"},
     "bench.gate": {"bench.model", "bench.stats"},
@@ -46,8 +48,8 @@ TABLE: dict[str, set[str]] = {
     "bench.selftest_layers": {"layers", "torch"},
     "bench.noise": {"bench.findings", "bench.model", "bench.runner", "bench.stats"},
     "bench.probes": {
-        *("bench.findings", "bench.measure", "bench.model", "bench.selftest_layers", "bench.task", "bench.timers"),
-        *("bench.units", "layers", "torch"),
+        *("bench.findings", "bench.measure", "bench.memory", "bench.model", "bench.selftest_layers"),
+        *("bench.task", "bench.timers", "bench.units", "layers", "torch"),
     },
     "bench.selftest": {"bench.findings", "bench.model", "bench.noise", "bench.workers"},
     "bench.formats": {"bench.formats", "bench.model"},
@@ -73,8 +75,17 @@ LAZY: dict[str, set[str]] = {
     "ext.build": {"torch"},
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
-NEED_TORCH = {"bench.timers", "bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"}
-NEED_TORCH |= {"bench.probes", "bench.selftest_layers"}
+NEED_TORCH = {
+    "bench.timers",
+    "bench.measure",
+    "bench.task",
+    "bench.check",
+    "bench.worker",
+    "bench.memory",
+    "bench.profile",
+    "bench.probes",
+    "bench.selftest_layers",
+}
 
 
 def module_name(file: Path) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.model import Metric, Policy, Verdict
-from bench.stats import compare, compare_unpaired, settled, summarise
+from bench.stats import compare, compare_unpaired, pays_after, settled, summarise
 
 
 def metric(*rounds: float | tuple[float, ...]) -> Metric:
@@ -134,3 +134,30 @@ def test_the_target_is_tighter_for_device_time_than_for_the_hosts_clock() -> Non
 
 def test_a_criterion_that_is_never_met_is_not_met_by_infinite_or_missing_noise() -> None:
     assert not settled(metric(*[1.0, math.inf] * 6), None, Policy())
+
+
+def test_far_values_are_counted_and_kept() -> None:
+    values = [1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02, 0.98, 40.0, 55.0]
+    summary = summarise(values)
+    assert summary.outliers == 2
+    assert summary.n == 10
+    assert summarise(noisy(1, 1.0, 0.05, 40)).outliers == 0
+
+
+def test_two_groups_of_values_are_two_modes_and_noise_is_one() -> None:
+    both = summarise(noisy(1, 166e-6, 0.02, 20) + noisy(2, 21e-3, 0.1, 12))
+    assert both.modes is not None
+    assert both.modes == pytest.approx((166e-6, 21e-3), rel=0.1)
+    assert summarise([1.0] * 10 + [1.2] * 10).modes == pytest.approx((1.0, 1.2))
+    assert [seed for seed in range(300) if summarise(noisy(seed, 1.0, 0.1, 40)).modes] == []
+    assert summarise([1.0] * 20 + [2.0]).modes is None  # one outlier is no mode
+
+
+def test_a_faster_variant_pays_after_the_calls_that_win_its_first_one_back() -> None:
+    faster, baseline = metric(*[1.0] * 8), metric(*[3.0] * 8)
+    comparison = compare(faster, baseline, 0.03)
+    assert pays_after(10.0, comparison, 3.0) == pytest.approx(5.0)
+    assert pays_after(-1.0, comparison, 3.0) == 0
+    assert pays_after(10.0, compare(baseline, faster, 0.03), 1.0) == math.inf
+    assert pays_after(10.0, compare(faster, faster, 0.03), 1.0) is None
+    assert pays_after(10.0, None, 1.0) is None

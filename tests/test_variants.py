@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -248,7 +249,7 @@ def test_operators_without_cuda_make_custom_op_unavailable_on_cuda(monkeypatch: 
 
 
 def test_unknown_names_are_lookup_errors_that_list_the_known_ones() -> None:
-    with pytest.raises(LookupError, match=r"unknown variant 'tarce', known are: eager, script"):
+    with pytest.raises(LookupError, match=r"layer \w+ has no variant 'tarce', known are: eager, script"):
         make("shift", "tarce")
     with pytest.raises(LookupError, match=r"layer shift has no parameter 'lenght', it has: rows, length, k"):
         make("shift", "eager", lenght=3)
@@ -297,3 +298,12 @@ def test_drawn_integers_keep_their_dtype_and_floats_take_the_one_asked_for() -> 
     indices, values = variants.draw(factory, {}, seed=0, dtype=torch.float16, device="cpu")
     assert (indices.dtype, values.dtype) == (torch.int64, torch.float16)
     assert torch.equal(variants.draw(factory, {}, seed=0, dtype=torch.float32, device="cpu")[0], indices)
+
+
+def test_a_version_of_any_name_is_a_variant_of_its_layer() -> None:
+    vecadd = layers.load("vecadd")
+    layer = replace(vecadd, versions={**vecadd.versions, "mine": vecadd.versions["native"]})
+    made = make(layer, "mine", length=8)
+    assert torch.equal(made.call(*made.inputs), made.inputs[0] + made.inputs[1])
+    with pytest.raises(LookupError, match="no variant 'yours'"):
+        make(layer, "yours")

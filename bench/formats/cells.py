@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,35 +39,49 @@ TORCHSCRIPT = ("script", "trace")
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `cell` is its text for a row, `detail` what a reader can ask for on top."""
+    """One column: `cell` is its text for a row, `detail` what a reader can ask for on top.
+
+    `word` follows the cell, in its tone: a verdict or a status. `short` is the cell without its interval.
+    """
 
     title: str
     cell: Callable[[Row], str]
     detail: Callable[[Row], str] = lambda row: ""
-    toned: bool = False  # coloured by the row's result
+    word: Callable[[Row], str] | None = None
+    short: Callable[[Row], str] | None = None
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
     """Columns to the right of the variant, most important first; only those that some row fills."""
     names = list(metrics(rows))
-    times = [_metric(name) for name in COMPARED if name in names]
-    compared = [_speedup(name) for name in COMPARED if any(row.comparison(name) for row in rows)]
-    found = [*times, *compared[:1], Column("verdict", lambda row: row.result or "n/a", toned=True)]
+    found = [_metric(name) for name in COMPARED if name in names]
+    # That of latency always: it says what came of a case.
+    found += [_speedup(name) for name in COMPARED if name == "latency" or any(row.comparison(name) for row in rows)]
     if any(row.error is not None for row in rows):
         found.append(Column("error", lambda row: error(row.error), lambda row: f"at most {error(row.bound) or 'n/a'}"))
-    others = sorted((name for name in names if name not in COMPARED), key=lambda name: name != "first_call")
-    return [*found, *compared[1:], *(_metric(name) for name in others)]
+    if "first_call" in names:
+        found.append(_metric("first_call"))
+    if any(row.limit for row in rows):
+        found.append(Column("limited by", lambda row: row.limit.split(":")[0], lambda row: row.limit))
+    if any(row.pays_after is not None for row in rows):
+        found.append(Column("pays after", _pays_after))
+    if any(row.ok for row in rows):
+        found.append(Column("rounds", _rounds))
+    return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call"))]
 
 
 def _metric(name: str) -> Column:
+    def centre(row: Row) -> str:
+        reading = row.readings.get(name)
+        return show(reading.summary.centre, reading.metric.unit) if reading else ""
+
     def cell(row: Row) -> str:
         reading = row.readings.get(name)
         if reading is None:
             return ""
-        centre = show(reading.summary.centre, reading.metric.unit)
         # What is measured once by nature, such as the first call, has no spread to miss.
         once = name not in COMPARED and reading.summary.n == 1
-        return centre if once else f"{centre} {spread(reading.summary.half_width)}"
+        return centre(row) if once else f"{centre(row)} {spread(reading.summary.half_width)}"
 
     def detail(row: Row) -> str:
         reading = row.readings.get(name)
@@ -77,21 +92,28 @@ def _metric(name: str) -> Column:
         low, high = (show(end, unit) for end in summary.interval or (None, None))
         return f"95 % interval {low} to {high}, {summary.n} round{'s' if summary.n != 1 else ''}{clock}"
 
-    return Column(NAMES.get(name, name), cell, detail)
+    return Column(NAMES.get(name, name), cell, detail, short=centre if name == "device" else None)
 
 
 def _speedup(name: str) -> Column:
-    def cell(row: Row) -> str:
+    def cell(row: Row, show: Callable[[Comparison], str] = speedup) -> str:
         comparison = row.comparison(name)
         if comparison is None:
             return "1×" if row.is_baseline and name in row.readings else ""
-        return speedup(comparison)
+        return show(comparison)
+
+    def word(row: Row) -> str:
+        if not row.ok:
+            return row.status if name == "latency" else ""
+        comparison = row.comparison(name)
+        return "baseline" if row.is_baseline else str(comparison.verdict) if comparison else "n/a"
 
     def detail(row: Row) -> str:
         comparison = row.comparison(name)
         return f"{comparison.verdict} than {row.baseline}, {comparison.n} paired rounds" if comparison else ""
 
-    return Column("speed-up" if name == "latency" else f"{name} speed-up", cell, detail)
+    title = "speed-up" if name == "latency" else f"{name} speed-up"
+    return Column(title, cell, detail, word, lambda row: cell(row, lambda comparison: ratio(comparison.speedup)))
 
 
 def speedup(comparison: Comparison) -> str:
@@ -100,6 +122,23 @@ def speedup(comparison: Comparison) -> str:
         return f"{ratio(comparison.speedup)} [n/a]"
     low, high = (ratio(end).rstrip("×") for end in comparison.interval)
     return f"{ratio(comparison.speedup)} [{low}, {high}]"
+
+
+def _rounds(row: Row) -> str:
+    """How many, which of the two ends came first, and how many were far out: "47, time limit, 2 far out"."""
+    if "latency" not in row.readings:
+        return ""
+    summary = row.readings["latency"].summary
+    far = f"{summary.outliers} far out" if summary.outliers else ""
+    return ", ".join(filter(None, (str(summary.n), row.stopped, far)))
+
+
+def _pays_after(row: Row) -> str:
+    if row.pays_after is None:
+        return ""
+    if math.isinf(row.pays_after):
+        return "never"
+    return "at once" if row.pays_after < 1 else show(math.ceil(row.pays_after), "calls")
 
 
 def remark(row: Row) -> str:
@@ -143,11 +182,12 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
     found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
     found += [
         ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
-        ("speed-up", "baseline time / variant time, from paired rounds, with its 95 % interval; above 1 is faster"),
-        ("faster, slower", f"the whole interval lies more than {within} from 1"),
-        ("same", f"the whole interval lies within {within} of 1"),
-        ("undecided", "the interval is too wide to tell, or there is none"),
+        ("speed-up", "baseline time / variant time in the same rounds [95 % interval]; above 1 is faster"),
+        ("faster, slower", f"the whole interval is more than {within} from 1"),
+        ("same", f"all of it is within {within} of 1"),
+        ("undecided", "it is too wide to tell, or there is none"),
         ("error", "largest relative error of outputs and gradients against the float64 reference"),
+        ("rounds", "how many were sampled, and which came first: the target of the intervals or the time limit"),
         ("incorrect", "ran and gave wrong results, so it gets no time"),
         ("skipped", "cannot run here; the reason is given"),
     ]

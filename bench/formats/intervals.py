@@ -75,11 +75,10 @@ def _picture(
     rows = [row for block in blocks for row in block.rows]
     label = max(len(row.label) for row in rows)
     columns = 1 if len(blocks) == 1 or label > _LABEL else 2
-    busy = any("device" in row.readings for row in rows)
     lines = [blocks[start : start + columns] for start in range(0, len(blocks), columns)]
-    heights = [0.6 + (0.4 if busy else 0.3) * max(len(block.rows) for block in line) for line in lines]
+    heights = [0.6 + (0.48 if _busy(line) else 0.3) * max(len(block.rows) for block in line) for line in lines]
     foot = [layer.facts, kind.foot]
-    if busy:
+    if _busy(blocks):
         foot.append("hollow diamond: GPU busy time" if kind.unit == "s" else "hollow diamond: of GPU busy time")
     if any(row.warnings for row in rows):
         foot.append("* has warnings, see the report")
@@ -90,6 +89,10 @@ def _picture(
         heading(axes, block.title, columns, label)
         _panel(axes, kind, block, looks, log=log, room=80 // columns)
     return figure
+
+
+def _busy(blocks: Sequence[BlockView]) -> bool:
+    return any("device" in row.readings for block in blocks for row in block.rows)
 
 
 def _values(kind: Kind, block: BlockView) -> list[float]:
@@ -113,26 +116,30 @@ def _panel(axes: Axes, kind: Kind, block: BlockView, looks: Mapping[str, Look], 
             across = axes.get_yaxis_transform()
             axes.text(0.015, place, _absence(row, room), transform=across, va="center", color=GREY, bbox=HALO)
             continue
-        _draw(axes, place, point, looks[row.case.variant], bar=kind.unit == "s" and not log)
-        device = kind.point(row, "device")
-        if device and not (row.is_baseline and kind.unit == "×"):
-            _draw_device(axes, place + 0.27, device, looks[row.case.variant][0])
+        device = None if row.is_baseline and kind.unit == "×" else kind.point(row, "device")
+        # The two stand one above the other, or their numbers would overlap.
+        up = 0.19 if device else 0.0
+        thick = 0.0 if log or kind.unit != "s" else 0.36 if device else 0.62
+        _draw(axes, place - up, point, looks[row.case.variant], thick)
+        if device:
+            _draw_device(axes, place + 0.22, device, looks[row.case.variant][0])
     axes.set_yticks(range(len(block.rows)), [row.label + (" *" if row.warnings else "") for row in block.rows])
     axes.set_ylim(len(block.rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def _draw(axes: Axes, place: int, point: Point, look: Look, *, bar: bool) -> None:
+def _draw(axes: Axes, place: float, point: Point, look: Look, thick: float) -> None:
+    """A bar, or a marker where its thickness is 0."""
     colour, marker = look
     sure = point.interval is not None
-    if bar:
+    if thick:
         face = colour if sure else "none"
-        axes.barh(place, point.centre, height=0.62, color=face, edgecolor=colour, alpha=0.85)
+        axes.barh(place, point.centre, height=thick, color=face, edgecolor=colour, alpha=0.85)
     else:
         axes.plot(point.centre, place, marker, markersize=7, color=colour, fillstyle="full" if sure else "none")
     low, high = point.interval or (point.centre, point.centre)
-    axes.plot([low, high], [place, place], color="#1d2430" if bar else colour, linewidth=2, solid_capstyle="butt")
+    axes.plot([low, high], [place, place], color="#1d2430" if thick else colour, linewidth=2, solid_capstyle="butt")
     axes.annotate(point.text, (high, place), (7, 0), textcoords="offset points", va="center", fontsize=9, bbox=HALO)
 
 
@@ -140,6 +147,8 @@ def _draw_device(axes: Axes, place: float, point: Point, colour: str) -> None:
     low, high = point.interval or (point.centre, point.centre)
     axes.plot([low, high], [place, place], color=colour, linewidth=1)
     axes.plot(point.centre, place, "D", markersize=4.5, color=colour, markerfacecolor="white")
+    text = axes.annotate(point.text, (high, place), (6, 0), textcoords="offset points", va="center", bbox=HALO)
+    text.set(fontsize=8, color=GREY)
 
 
 def _absence(row: Row, room: int) -> str:

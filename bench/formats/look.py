@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, Formatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, Formatter, FuncFormatter, Locator, MaxNLocator, NullLocator
 
 from bench.rows import View
 
@@ -43,6 +44,8 @@ STYLE: dict[Any, Any] = {  # newer matplotlib types name every key, older ones n
 # Okabe and Ito's colours, which colour-blind readers tell apart; without their yellow, too pale on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vPX"
+# Digits of each decade, and every how many decades: the first that fits.
+_LOG_TICKS = (((1, 2, 5), 1), ((1, 3), 1), *(((1,), step) for step in range(1, 7)))
 
 
 def looks(view: View) -> dict[str, Look]:
@@ -60,7 +63,7 @@ def picture(
 ) -> tuple[Figure, list[Axes]]:
     """An empty picture of `count` panels; `heights` of its rows in inches, `key` the looks that need a legend."""
     key = key or {}
-    above, below = textwrap.wrap(title, 80), textwrap.wrap(foot, 128)
+    above, below = textwrap.wrap(title, 80), textwrap.wrap(foot, 118)
     abreast = max(1, int(WIDTH / (0.8 + 0.085 * max(map(len, key), default=0))))
     titles, bottom = 0.12 + 0.2 * len(above), 0.08 + 0.15 * len(below)
     height = titles + 0.22 * math.ceil(len(key) / abreast) + sum(heights) + bottom
@@ -99,11 +102,29 @@ def scale(axes: Axes, which: Literal["x", "y"], unit: str, limits: tuple[float, 
     """Scale, limits and few ticks, with their unit ("s", or "×" for a ratio)."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     axes.set(**{f"{which}scale": "log" if log else "linear", f"{which}lim": limits})
-    decades = limits[1] / limits[0] > 300 if log else False
-    if log:
-        axis.set_major_locator(LogLocator(subs=(1.0,) if decades else (1.0, 2.0, 5.0), numticks=6 if decades else 12))
-    else:
-        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_locator(_LogTicks() if log else MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axis.set_minor_locator(NullLocator())
     ratios: Formatter = FuncFormatter(lambda value, _: f"{value:g}{unit}")
     axis.set_major_formatter(EngFormatter("s") if unit == "s" else ratios)
+
+
+class _LogTicks(Locator):
+    """Up to four round values, further apart than their labels are long."""
+
+    def __call__(self) -> list[float]:
+        """Asked when drawn: only then is the length of the axis known."""
+        assert self.axis
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        # matplotlib's tick space counts labels three times as wide as high; "500 µs" is four and needs a gap.
+        space = self.axis.get_tick_space() if self.axis else 9
+        least = math.log10(vmax / vmin) * 1.6 / max(space, 1)
+        ticks: list[float] = []
+        for digits, step in _LOG_TICKS:
+            powers = range(math.floor(math.log10(vmin)), math.ceil(math.log10(vmax)) + 1)
+            ticks = [digit * 10.0**power for power in powers if power % step == 0 for digit in digits]
+            ticks = [tick for tick in ticks if vmin <= tick <= vmax]
+            if len(ticks) <= 4 and all(math.log10(b / a) >= least for a, b in itertools.pairwise(ticks)):
+                return ticks
+        return ticks[:1]

@@ -36,11 +36,10 @@ def render(run: Run, plots: Sequence[Path] = ()) -> str:
 
 
 def _layer(layer: LayerView) -> Iterator[str]:
-    shown = columns(layer.rows)
     yield from (f"## {_escape(layer.layer)}", "", _escape(layer.facts), "")
     for block in layer.blocks:
-        yield from _block(block, shown)
-    yield from _list("", layer.skipped)
+        yield from _block(block, columns(block.rows))
+    yield from _list("", layer.absent)
 
 
 def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
@@ -49,15 +48,16 @@ def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
     yield _line(["variant", *(column.title for column in shown)])
     yield _line([":---", *("---:" for _ in shown)])
     for row in block.rows:
-        cells = [_emphasis(column, row) for column in shown]
+        cells = [_cell(column, row) for column in shown]
         yield _line([_escape(row.label) + _marks(row.marks), *cells])
     yield ""
     yield from _list("", [f"{row.label} {remark(row)}" for row in block.rows if remark(row)])
 
 
-def _emphasis(column: Column, row: Row) -> str:
-    text = _escape(column.cell(row))
-    return f"**{text}**" if column.toned and text and row.result not in ("baseline", "same") else text
+def _cell(column: Column, row: Row) -> str:
+    word = column.word(row) if column.word else ""
+    emphasis = "" if word in ("", "baseline", "same") else "**"
+    return f"{_escape(column.cell(row))} {emphasis}{word}{emphasis}".strip()
 
 
 def _line(cells: Sequence[str]) -> str:

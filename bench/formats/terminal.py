@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -19,6 +20,8 @@ from bench.units import show
 
 STYLES = {"good": "green", "bad": "red", "doubt": "yellow", "dim": "dim"}
 _REASON = 240  # characters of a reason shown here; reports have all of it
+_WORDS = ("device time", "±", "speed-up", "faster, slower", "same", "undecided", "error")  # explained here
+_GAP = 2  # characters between columns
 
 
 def render(run: Run) -> RenderableType:
@@ -70,57 +73,91 @@ class _Report:
             yield Text(f"! {one_line(text)}", "yellow")
         left_out: dict[str, None] = {}
         for layer in self.view.layers:
-            wanted = columns(layer.rows)
-            widths = _widths(layer.rows, wanted)
-            shown = _fitting(widths, options.max_width)
-            left_out |= dict.fromkeys(column.title for column in wanted[shown - 1 :])
             yield Text.assemble("\n", (layer.layer, "bold"), f"  {layer.facts}")
             for block in layer.blocks:
-                yield from _block(block, wanted[: shown - 1], widths)
-            yield from (Text(f"\n{text}", "dim") for text in layer.skipped)
+                wanted = columns(block.rows)
+                shown = _fitting(layer.rows, wanted, options.max_width)
+                left_out |= dict.fromkeys(_left_out(wanted, shown))
+                yield from _block(block, layer.rows, shown)
+            yield from (Text(f"\n{text}", "dim") for text in layer.absent)
         yield Text()
         yield from _footnotes(self.view.footnotes)
         if left_out:
             yield Text(f"too narrow for: {', '.join(left_out)}; the report has them", "yellow")
-        yield Text("  ".join(f"{word}: {meaning}." for word, meaning in legend(self.run, self.view)), "dim")
+        words = (f"{word}: {meaning}." for word, meaning in legend(self.run, self.view) if word in _WORDS)
+        yield Text("  ".join(words), "dim")
 
 
 def _widths(rows: Sequence[Row], shown: Sequence[Column]) -> list[int]:
     """The same in every block of a layer, so that numbers line up down the page."""
     variants = [cell_len(row.label + _marks(row.marks)) for row in rows]
-    cells = [[cell_len(column.title), *(cell_len(column.cell(row)) for row in rows)] for column in shown]
-    return [max(variants), *(max(lengths) for lengths in cells)]
+    cells = [max(cell_len(column.cell(row)) for row in rows) + _word_room(column, rows) for column in shown]
+    return [max(variants), *(max(cell_len(column.title), cell) for column, cell in zip(shown, cells, strict=True))]
 
 
-def _fitting(widths: Sequence[int], room: int) -> int:
-    """How many columns fit, at least the variant and its time; three characters lie between columns."""
-    shown = len(widths)
-    while shown > 2 and sum(widths[:shown]) + 3 * (shown - 1) > room:
-        shown -= 1
+def _word_room(column: Column, rows: Sequence[Row]) -> int:
+    return 1 + max(len(column.word(row)) for row in rows) if column.word else 0
+
+
+def _fitting(rows: Sequence[Row], wanted: Sequence[Column], room: int) -> list[Column]:
+    """The columns that fit. Intervals go before verdicts do, the least important first; the first column stays."""
+
+    def fits(columns: Sequence[Column]) -> bool:
+        return sum(_widths(rows, columns)) + _GAP * len(columns) <= room
+
+    last_verdict = max(number for number, column in enumerate(wanted, start=1) if column.word)
+    shown: list[Column] = []
+    for count in range(last_verdict, 0, -1):
+        shown = list(wanted[:count])
+        for place in reversed(range(count)):
+            if not fits(shown) and (short := shown[place].short):
+                shown[place] = replace(shown[place], cell=short)
+        if fits(shown):
+            break
+    for column in wanted[len(shown) :]:
+        shown += [column] if fits([*shown, column]) else []
     return shown
 
 
-def _block(block: BlockView, shown: Sequence[Column], widths: Sequence[int]) -> Iterator[RenderableType]:
+def _left_out(wanted: Sequence[Column], shown: Sequence[Column]) -> Iterator[str]:
+    cells = {column.title: column.cell for column in shown}
+    for column in wanted:
+        if column.title not in cells:
+            yield column.title
+        elif cells[column.title] != column.cell:
+            yield f"interval of {column.title}"
+
+
+def _block(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> Iterator[RenderableType]:
     if block.title:
         yield Text(f"\n{block.title}", "bold")
-    yield _table(block, shown, widths)
+    yield _table(block, rows, shown)
     yield from (_remark(row) for row in block.rows if remark(row))
 
 
-def _table(block: BlockView, shown: Sequence[Column], widths: Sequence[int]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+def _table(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> Table:
+    widths = _widths(rows, shown)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     table.add_column("variant", min_width=widths[0], overflow="fold")
-    for column, width in zip(shown, widths[1:], strict=False):
+    ends = [width - _word_room(column, rows) for column, width in zip(shown, widths[1:], strict=True)]
+    for column, width in zip(shown, widths[1:], strict=True):
         table.add_column(column.title, justify="right", min_width=width, no_wrap=True)
     for row in block.rows:
-        tone = _style(row.result)
-        cells = [Text(column.cell(row), tone if column.toned else "") for column in shown]
+        cells = [_cell(column, row, width) for column, width in zip(shown, ends, strict=True)]
         table.add_row(Text(row.label + _marks(row.marks)), *cells, style="" if row.ok else "dim")
     return table
 
 
+def _cell(column: Column, row: Row, end: int) -> Text:
+    """The number ends at `end`, so that numbers line up although words differ in length."""
+    if column.word is None:
+        return Text(column.cell(row))
+    word = column.word(row)
+    return Text.assemble(column.cell(row).rjust(end), " ", (word, _style(word)), justify="left")
+
+
 def _remark(row: Row) -> Padding:
-    text = Text.assemble(f"{row.label} ", (one_line(remark(row), _REASON), _style(row.result)))
+    text = Text.assemble(f"{row.label} ", (one_line(remark(row), _REASON), _style(row.status)))
     return Padding(text, (0, 0, 0, 2))
 
 
