@@ -15,7 +15,7 @@ from bench.units import percent, show
 CLAIM = 1 / 200  # verdicts that may call a process faster or slower than its twin
 QUIET = 0.03  # standard deviation of the log ratio of twins, up to which a machine counts as quiet
 OVERHEAD = 100e-9  # s a call that the harness may add inside a window
-RARE = 0.01  # probability under which chance is no explanation
+RARE = 0.01  # probability below which chance is no explanation
 POWER = 0.95  # share of the runs in which a detectable change is detected
 
 
@@ -40,7 +40,7 @@ class Twins(msgspec.Struct, frozen=True):
     metric: str
     seconds: float  # a call
     ratios: tuple[float, ...]  # log of each speed-up; 0 is the truth
-    half_widths: tuple[float, ...]  # of their 95 % intervals, in logs; those without an interval left out
+    half_widths: tuple[float | None, ...]  # of their 95 % intervals, in logs; None: too few rounds for one
     verdicts: int
     false: int  # verdicts faster or slower
     blocks: int  # with one baseline each
@@ -175,27 +175,32 @@ def deviation(twins: Twins) -> float:
 
 
 def detectable(twins: Twins, same_within: float) -> float | None:
-    """The smallest change, relative, that gets its verdict in 95 % of the runs; None without any interval.
+    """The smallest change, relative, that gets its verdict in 95 % of the runs; None where none does.
 
-    The estimate must clear the margin by its interval's half-width, and itself scatters as twins do.
+    It must carry the interval past the margin from wherever the twins' ratio lay, in either direction: counted over
+    the ratios and intervals as they were, since their outliers follow no normal distribution.
     """
-    if not twins.half_widths:
-        return None
-    scatter = float(stats.norm.ppf(POWER)) * deviation(twins)
-    return math.expm1(math.log1p(same_within) + statistics.median(twins.half_widths) + scatter)
+    needed = sorted(
+        math.inf if half is None else half + side
+        for ratio, half in zip(twins.ratios, twins.half_widths, strict=True)
+        for side in (ratio, -ratio)
+    )
+    most = needed[math.ceil(POWER * len(needed)) - 1]
+    return math.expm1(math.log1p(same_within) + most) if most < math.inf else None
 
 
 def noise(twins: Twins, same_within: float) -> Finding:
     """How far twins differ, and what change can be told from that."""
     spread, change = deviation(twins), detectable(twins, same_within)
-    seen = "no interval, too few rounds" if change is None else f"sees changes of {percent(change)}"
+    seen = "sees no change" if change is None else f"sees changes of {percent(change)}"
+    low, high = (math.expm1(end(twins.ratios)) for end in (min, max))
     return Finding(
         f"A/A {twins.name}",
         "pass" if spread <= QUIET and change is not None else "warn",
         f"sd {percent(spread)}, {seen}",
         f"sd ≤ {percent(QUIET)}",
-        f"{twins.metric} of {show(twins.seconds, 's')} in identical processes, {len(twins.ratios)} ratios; "
-        "the closer to 0, the smaller the changes that can be told from noise",
+        f"{len(twins.ratios)} comparisons of identical processes, {show(twins.seconds, 's')} of {twins.metric} a call, "
+        f"found differences from {percent(low)} to {percent(high)}",
     )
 
 
@@ -206,7 +211,7 @@ def false_verdicts(twins: Sequence[Twins]) -> Finding:
     """
     verdicts, false = sum(one.verdicts for one in twins), sum(one.false for one in twins)
     blocks, false_blocks = sum(one.blocks for one in twins), sum(one.false_blocks for one in twins)
-    name = "false verdicts"
+    name, guilty = "false verdicts", ", ".join(f"{one.name}: {one.false}" for one in twins if one.false)
     if not blocks:
         return Finding(name, "skip", detail="no case of the A/A run was measured")
     chance = 1 - (1 - CLAIM) ** (verdicts / blocks)
@@ -217,8 +222,8 @@ def false_verdicts(twins: Sequence[Twins]) -> Finding:
         "pass" if probability >= RARE else "fail",
         f"{false} of {verdicts}, in {false_blocks} of {blocks} blocks",
         f"≤ {most} block{'s' * (most != 1)}",
-        f"identical processes called faster or slower; at 1 in 200 chance gives as many with probability "
-        f"{probability:.2g}. Let nothing else run and test again; until then, trust no verdict of this machine",
+        f"identical processes called faster or slower ({guilty or 'none'}); at 1 in 200 chance gives as many with "
+        f"probability {probability:.2g}. Let nothing else run and test again, or set a larger same_within",
     )
 
 
@@ -228,8 +233,7 @@ def statement(twins: Sequence[Twins], same_within: float, change: float = 0.05) 
     if not found:
         return ""
     seen = [name for name, least in found.items() if least is not None and least <= change]
-    needs = [
-        f"{name} needs {percent(least)}" for name, least in found.items() if least is not None and name not in seen
-    ]
+    others = {name: least for name, least in found.items() if name not in seen}
+    needs = [f"{name} needs {'more rounds' if least is None else percent(least)}" for name, least in others.items()]
     whose = "every case" if len(seen) == len(found) else ", ".join(seen) or "no case"
-    return "; ".join([f"on this machine a change of {percent(change)} is detectable for {whose}", *needs])
+    return "; ".join([f"on this machine a change of {100 * change:g} % is detectable for {whose}", *needs])

@@ -26,7 +26,7 @@ from bench.model import (
 
 Tell = Callable[[str], None]
 
-LAYERS = {"ROLL": "roll of 4 KiB", "COPY": "copy of 4 MiB", "CONV": "unfold+matmul, 64x64"}
+LAYERS = {"ROLL": "roll of 4 KiB", "COPY": "copy of 4 MiB", "CONV": "unfold+matmul at 64x64"}
 TWINS = ("eager", "twin_1", "twin_2", "twin_3")  # as in selftest_layers, which needs torch
 LEAST = 2  # repeats
 
@@ -84,7 +84,7 @@ class _Told:
 def label(case: Case) -> str:
     """A case's name in the self-test's table."""
     name = LAYERS[case.layer.rpartition(":")[2]]
-    return name if case.device == "cpu" else f"{name}, {case.device}"
+    return name if case.device == "cpu" else f"{name} on {case.device}"
 
 
 def judge(runs: Sequence[Run], same_within: float) -> tuple[list[Finding], list[Twins]]:
@@ -123,12 +123,16 @@ def compare(blocks: Sequence[Sequence[Measurement]], same_within: float) -> Twin
         name,
         statistics.median(centres),
         ratios=tuple(math.log(one.speedup) for one in comparisons),
-        half_widths=tuple(math.log(one.interval[1] / one.interval[0]) / 2 for one in comparisons if one.interval),
+        half_widths=tuple(map(_half_width, comparisons)),
         verdicts=len(comparisons),
         false=sum(map(_false, comparisons)),
         blocks=len(blocks),
         false_blocks=false_blocks,
     )
+
+
+def _half_width(comparison: stats.Comparison) -> float | None:
+    return math.log(comparison.interval[1] / comparison.interval[0]) / 2 if comparison.interval else None
 
 
 def _false(comparison: stats.Comparison) -> bool:

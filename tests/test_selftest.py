@@ -98,16 +98,25 @@ def test_twins_deviate_about_their_true_ratio_of_one() -> None:
     assert findings.deviation(twins(0.03, 0.03)) == pytest.approx(0.03)  # not 0: a common bias is an error too
 
 
-def test_the_detectable_change_clears_margin_and_interval_and_scatter() -> None:
-    change = findings.detectable(twins(0.01, -0.01, half=0.005), same_within=0.03)
-    assert change == pytest.approx(math.exp(math.log(1.03) + 0.005 + 1.6449 * 0.01) - 1, rel=1e-4)
+def test_the_detectable_change_carries_the_interval_past_the_margin_from_either_side() -> None:
+    change = findings.detectable(twins(0.01, 0.0, half=0.005), same_within=0.03)
+    assert change == pytest.approx(1.03 * math.exp(0.005 + 0.01) - 1)
 
 
-def test_without_any_interval_nothing_is_detectable_and_the_row_warns() -> None:
-    blind = Twins("copy", "latency", 1e-4, (0.0, 0.0), (), 6, 0, 2, 0)
+def test_a_rare_outlier_moves_the_deviation_and_not_the_detectable_change() -> None:
+    rare = twins(*[0.01] * 19, 0.5)
+    assert findings.deviation(rare) > 0.1
+    assert findings.detectable(rare, 0.03) == pytest.approx(1.03 * math.exp(0.005 + 0.01) - 1)
+    common = twins(*[0.01] * 8, 0.5, 0.5)
+    assert findings.detectable(common, 0.03) == pytest.approx(1.03 * math.exp(0.005 + 0.5) - 1)
+
+
+def test_without_intervals_nothing_is_detectable_and_the_row_warns() -> None:
+    blind = Twins("copy", "latency", 1e-4, (0.0, 0.0), (None, None), 6, 0, 2, 0)
     assert findings.detectable(blind, 0.03) is None
     assert findings.noise(blind, 0.03).status == "warn"
-    assert findings.statement([blind], 0.03) == "on this machine a change of 5.0 % is detectable for no case"
+    text = findings.statement([blind], 0.03)
+    assert text == "on this machine a change of 5 % is detectable for no case; copy needs more rounds"
 
 
 def test_noisy_twins_warn_and_never_fail() -> None:
@@ -123,6 +132,7 @@ def test_false_verdicts_fail_when_chance_does_not_explain_them(false: int, false
     # 6 blocks of 3 verdicts at 1 in 200: a block with a false one has probability 1.5 %, one in six 8.6 %, two 0.3 %.
     finding = findings.false_verdicts([twins(0.0, blocks=6, false=false, false_blocks=false_blocks)])
     assert (finding.status, finding.bound) == (status, "≤ 1 block")
+    assert (f"copy: {false}" if false else "none") in finding.detail
 
 
 def test_false_verdicts_of_nothing_are_skipped() -> None:
@@ -131,9 +141,9 @@ def test_false_verdicts_of_nothing_are_skipped() -> None:
 
 def test_the_statement_names_what_sees_five_percent_and_what_the_rest_needs() -> None:
     quiet, loud = twins(0.001, name="copy", half=0.005), twins(0.2, name="roll", half=0.01)
-    assert findings.statement([quiet], 0.03) == "on this machine a change of 5.0 % is detectable for every case"
+    assert findings.statement([quiet], 0.03) == "on this machine a change of 5 % is detectable for every case"
     text = findings.statement([quiet, loud], 0.03)
-    assert text == "on this machine a change of 5.0 % is detectable for copy; roll needs 45 %"
+    assert text == "on this machine a change of 5 % is detectable for copy; roll needs 27 %"
 
 
 def run_of(speeds: dict[str, float], *, status: Status = Status.OK, faults: float = 0.0) -> Run:
@@ -185,7 +195,7 @@ def test_the_suite_and_its_layers_agree_on_names_and_every_version_is_the_same()
         assert len(set(versions.values())) == 1
     blocks = noise.suite(["cpu", "cuda"], Policy()).blocks
     assert len({block.setting for block in blocks}) == 6
-    assert noise.label(blocks[-1].cases[0].case) == "unfold+matmul, 64x64, cuda"
+    assert noise.label(blocks[-1].cases[0].case) == "unfold+matmul at 64x64 on cuda"
 
 
 def test_a_spin_takes_its_time_by_the_raw_clock_and_accounts_for_it() -> None:
