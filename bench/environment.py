@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import cpu, cpus, fact, gpu, memory, read
+from bench.nvml import SLOWDOWNS
 
 __all__ = ["cpus", "describe"]
 
@@ -38,12 +39,34 @@ def describe() -> dict[str, Any]:
         "memory": memory,
         "gpu": gpu,
         "software": _software,
+        "torch": _torch,
         "variables": _variables,
         "git": _git,
         "native": _native,
     }
     facts = {name: _plain(_section(reader)) for name, reader in sections.items()}
-    return {"fingerprint": _fingerprint(facts), **facts}
+    return {"fingerprint": _fingerprint(facts), "notes": _notes(facts), **facts}
+
+
+def _notes(facts: Mapping[str, Any]) -> list[str]:
+    """What of this machine makes timings worse or unlike those of others, a sentence each."""
+    chip, flags = facts["cpu"], facts["torch"]
+    notes = []
+    if chip.get("governor") not in (None, "performance"):
+        notes.append(f"the CPU's governor is {chip['governor']}, not performance: its clock follows the load")
+    if (flags.get("threads") or 0) > chip.get("usable", math.inf):
+        notes.append(f"torch starts {flags['threads']} threads where {chip['usable']} CPUs may be used")
+    if not (facts["memory"].get("malloc") or "libc").startswith("libc"):
+        notes.append(f"memory comes from {facts['memory']['malloc']}, not from glibc: its malloc settings do nothing")
+    for number, device in enumerate(facts["gpu"].get("devices") or []):
+        limit, default = device.get("power_limit"), device.get("power_limit_default")
+        if limit and default and limit < default:
+            notes.append(f"GPU {number} may draw {limit:.0f} W of its usual {default:.0f} W")
+        if slow := [word for word in device.get("throttle_reasons") or () if word in SLOWDOWNS]:
+            notes.append(f"GPU {number} is slowed down: {', '.join(slow)}")
+        if device.get("persistence") is False:
+            notes.append(f"persistence mode of GPU {number} is off: its driver may unload between runs")
+    return notes
 
 
 def _fingerprint(facts: Mapping[str, Any]) -> str:
@@ -84,6 +107,29 @@ def _software() -> dict[str, Any]:
         "cudnn": fact(torch.backends.cudnn.version),
         "cpu_capability": fact(torch.backends.cpu.get_cpu_capability),
     }
+
+
+def _torch() -> dict[str, Any]:
+    """Torch's threads and switches as they are now: cases set theirs from the suite afterwards."""
+    import torch
+
+    backends = torch.backends
+    readers: dict[str, Callable[[], Any]] = {
+        "threads": torch.get_num_threads,
+        "interop_threads": torch.get_num_interop_threads,
+        "matmul_tf32": lambda: backends.cuda.matmul.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision,
+        "matmul_fp16_reduction": lambda: backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "matmul_bf16_reduction": lambda: backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "cudnn": lambda: backends.cudnn.enabled,
+        "cudnn_tf32": lambda: backends.cudnn.allow_tf32,
+        "cudnn_benchmark": lambda: backends.cudnn.benchmark,
+        "cudnn_deterministic": lambda: backends.cudnn.deterministic,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "mkldnn": lambda: backends.mkldnn.enabled,
+        "flushes_denormals": lambda: bool((torch.full((1,), 1e-39) * 1.0).item() == 0),
+    }
+    return {name: fact(reader) for name, reader in readers.items()}
 
 
 def _os_release() -> dict[str, str]:

@@ -6,12 +6,15 @@ Nothing here needs torch but `gpu`.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import platform
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+from bench import nvml
 
 T = TypeVar("T")
 
@@ -44,7 +47,11 @@ def cpu() -> dict[str, Any]:
         "quota": fact(_quota),
         "usable": cpus(),
         "governor": text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "boost": text("sys/devices/system/cpu/cpufreq/boost"),
+        "turbo": fact(_turbo),
+        "numa": {
+            "nodes": fact(_numa_nodes),
+            "balancing": {"0": False, "1": True}.get(text("proc/sys/kernel/numa_balancing") or ""),
+        },
         "smt": text("sys/devices/system/cpu/smt/active"),
         "load": fact(os.getloadavg),
         "virtual": "hypervisor" in words if words else None,
@@ -61,10 +68,23 @@ def _affinity() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
+def _turbo() -> bool | None:
+    """Whether clocks may rise above the nominal one; intel_pstate says it the other way round."""
+    boost, no_turbo = text("sys/devices/system/cpu/cpufreq/boost"), text("sys/devices/system/cpu/intel_pstate/no_turbo")
+    return boost == "1" if boost is not None else no_turbo == "0" if no_turbo is not None else None
+
+
+def _numa_nodes() -> dict[str, str] | None:
+    """The CPUs of each memory node, as the kernel lists them: {"node0": "0-31,64-95"}."""
+    folders = (ROOT / "sys/devices/system/node").glob("node[0-9]*")
+    nodes = sorted((folder.name for folder in folders), key=lambda name: int(name.removeprefix("node")))
+    return {name: read(f"sys/devices/system/node/{name}/cpulist") for name in nodes} or None
+
+
 def _quota() -> float | None:
     """CPUs' worth of time a period that the control groups grant; None: no limit."""
     quotas = []
-    for folder in _cgroup_folders("cpu"):
+    for folder in cgroup_folders("cpu"):
         files = (folder / name for name in ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
         words = " ".join(filter(None, map(text, files))).split()  # "limit period", in version 1 from two files
         if len(words) == 2 and words[0] not in ("max", "-1"):
@@ -72,7 +92,7 @@ def _quota() -> float | None:
     return min(quotas, default=None)
 
 
-def _cgroup_folders(controller: str) -> Iterator[Path]:
+def cgroup_folders(controller: str) -> Iterator[Path]:
     """Folders of the control groups this process is in, itself and each parent, of version 1 and 2.
 
     A limit may sit on any of them. /proc/self/cgroup counts from the top of the hierarchy, while a container's
@@ -99,18 +119,43 @@ def _cgroup_folders(controller: str) -> Iterator[Path]:
 def memory() -> dict[str, Any]:
     """The machine's memory and the control group's limit on it, in bytes. Raises OSError outside Linux."""
     kilobytes = {line.split()[0]: int(line.split()[1]) for line in read("proc/meminfo").splitlines()}
-    pages = text("sys/kernel/mm/transparent_hugepage/enabled") or ""
     return {
         "total": kilobytes["MemTotal:"] * 1024,
         "available": kilobytes["MemAvailable:"] * 1024,
         "limit": fact(_memory_limit),
-        "transparent_hugepages": pages.partition("[")[2].partition("]")[0] or None,
+        "transparent_hugepages": _chosen(text("sys/kernel/mm/transparent_hugepage/enabled")),
+        "hugepage_defrag": _chosen(text("sys/kernel/mm/transparent_hugepage/defrag")),
+        "reserved_hugepages": fact(lambda: int(read("proc/sys/vm/nr_hugepages"))),
+        "malloc": fact(malloc),
     }
+
+
+def _chosen(words: str | None) -> str | None:
+    """What the kernel marks in a list of choices: "always [madvise] never"."""
+    return (words or "").partition("[")[2].partition("]")[0] or None
+
+
+def malloc() -> str:
+    """File name of the library whose malloc this process uses: "libc.so.6", or what LD_PRELOAD put before it.
+
+    Raises OSError or AttributeError where the C library cannot say.
+    """
+
+    class Found(ctypes.Structure):
+        _fields_ = (
+            *(("file", ctypes.c_char_p), ("base", ctypes.c_void_p)),
+            *(("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)),
+        )
+
+    found, library = Found(), ctypes.CDLL(None)
+    if not library.dladdr(library.malloc, ctypes.byref(found)):
+        raise OSError("no library is known for malloc")
+    return Path(os.fsdecode(found.file)).name
 
 
 def _memory_limit() -> int | None:
     """Bytes that the control groups grant; None: no limit (version 1 writes that as nearly 2**63)."""
-    files = [folder / name for folder in _cgroup_folders("memory") for name in ("memory.max", "memory.limit_in_bytes")]
+    files = [folder / name for folder in cgroup_folders("memory") for name in ("memory.max", "memory.limit_in_bytes")]
     limits = [int(limit) for limit in map(text, files) if limit and limit != "max"]
     return min((limit for limit in limits if limit < 2**60), default=None)
 
@@ -122,53 +167,49 @@ def gpu() -> dict[str, Any]:
     if not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         return {"devices": [], "reason": "torch sees no device" if built else "torch is built for the CPU only"}
-    nvml = _nvml()
-    devices = [_device(torch.cuda.get_device_properties(index), nvml) for index in range(torch.cuda.device_count())]
-    if isinstance(nvml, str):
-        return {"devices": devices, "reason": nvml}
-    return {"devices": devices, "driver": fact(nvml.nvmlSystemGetDriverVersion)}
+    cards = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    try:
+        library = nvml.find()
+    except nvml.Absent as reason:
+        return {"devices": [_device(card) for card in cards], "reason": str(reason)}
+    devices = [_device(card) | _managed(library, str(card.uuid)) for card in cards]
+    return {"devices": devices, "driver": fact(library.nvmlSystemGetDriverVersion)}
 
 
-def _device(properties: Any, nvml: Any) -> dict[str, Any]:
-    """One GPU: what torch knows, and what NVML adds (powers in watts, clocks in MHz, temperature in Celsius)."""
-    known = {
+def _device(properties: Any) -> dict[str, Any]:
+    """What torch knows of one GPU."""
+    return {
         "name": properties.name,
         "capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
         "memory": properties.total_memory,
         "l2_cache": fact(lambda: properties.L2_cache_size),
     }
-    if isinstance(nvml, str):
-        return known
-    # By UUID: CUDA_VISIBLE_DEVICES renumbers devices for torch and not for NVML.
-    card = fact(lambda: nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}"))
+
+
+def _managed(library: Any, uuid: str) -> dict[str, Any]:
+    """What NVML adds: powers in watts, clocks in MHz, temperature in Celsius."""
+    try:
+        card = nvml.find_card(library, uuid)
+    except nvml.Absent as reason:
+        return {"reason": str(reason)}
     readers: dict[str, Callable[[], Any]] = {
-        "power_limit": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000,
-        "power": lambda: nvml.nvmlDeviceGetPowerUsage(card) / 1000,
-        "clock": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM),
-        "clock_max": lambda: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM),
-        "memory_clock": lambda: nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM),
-        "memory_clock_max": lambda: nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_MEM),
-        "throttle_reasons": lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(card),
-        "temperature": lambda: nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU),
-        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(card)[0]),
-        "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(card)),
-        "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(card)[0]),
+        "power_limit": lambda: library.nvmlDeviceGetEnforcedPowerLimit(card) / 1000,
+        "power_limit_default": lambda: library.nvmlDeviceGetPowerManagementDefaultLimit(card) / 1000,
+        "power": lambda: library.nvmlDeviceGetPowerUsage(card) / 1000,
+        "clock": lambda: library.nvmlDeviceGetClockInfo(card, library.NVML_CLOCK_SM),
+        "clock_max": lambda: library.nvmlDeviceGetMaxClockInfo(card, library.NVML_CLOCK_SM),
+        "clock_application": lambda: library.nvmlDeviceGetApplicationsClock(card, library.NVML_CLOCK_SM),
+        "memory_clock": lambda: library.nvmlDeviceGetClockInfo(card, library.NVML_CLOCK_MEM),
+        "memory_clock_max": lambda: library.nvmlDeviceGetMaxClockInfo(card, library.NVML_CLOCK_MEM),
+        "memory_clock_application": lambda: library.nvmlDeviceGetApplicationsClock(card, library.NVML_CLOCK_MEM),
+        "throttle_reasons": lambda: nvml.throttle_words(nvml.throttle_bits(library, card)),
+        "temperature": lambda: library.nvmlDeviceGetTemperature(card, library.NVML_TEMPERATURE_GPU),
+        "mig": lambda: bool(library.nvmlDeviceGetMigMode(card)[0]),
+        "persistence": lambda: bool(library.nvmlDeviceGetPersistenceMode(card)),
+        "ecc": lambda: bool(library.nvmlDeviceGetEccMode(card)[0]),
     }
-    return known | {name: fact(reader) for name, reader in readers.items()}
-
-
-def _nvml() -> Any:
-    """NVML's Python module, initialised, or the reason why there is none."""
-    try:
-        import pynvml
-    except ImportError:
-        return "no NVML: pip install nvidia-ml-py"
-    try:
-        pynvml.nvmlInit()
-    except Exception as error:  # a driver's library has many ways to be broken
-        return f"no NVML: {error}"
-    return pynvml
+    return {name: fact(reader) for name, reader in readers.items()}
 
 
 def fact(reader: Callable[[], T]) -> T | None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bench.machine import malloc
+
 
 def fix_allocator(state: str) -> str:
     """Make glibc keep freed pages (`warm`) or leave it alone (`default`); what was done is recorded.
@@ -21,6 +23,8 @@ def fix_allocator(state: str) -> str:
     """
     if state == "default":
         return "default"
+    if not (preloaded := malloc()).startswith("libc"):
+        return f"default ({preloaded} is loaded: glibc's switches do nothing)"
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -126,6 +126,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     warmup_seconds: float = 5.0  # most seconds of warm-up
     same_within: float = 0.03  # ratios inside 1 +- this are "same" in practice
     allocator: Literal["warm", "default"] = "warm"
+    energy: bool = False  # joules a call on a GPU, by half a second of back-to-back calls more
     tf32: bool = False
     cudnn_benchmark: bool = False
     deterministic: bool = False
@@ -184,6 +185,7 @@ class Metric(msgspec.Struct, frozen=True):
     samples: tuple[tuple[float, ...], ...]
     clock: str = ""  # which timer made it: "host", "events"
     about: str = ""  # one line for a legend
+    hidden: bool = False  # in the run file and the CSV, not in tables
 
     @property
     def lows(self) -> tuple[float, ...]:

@@ -147,7 +147,8 @@ def metrics(rows: Iterable[Row]) -> dict[str, Metric]:
     found: dict[str, Metric] = {}
     for row in rows:
         for name, reading in row.readings.items():
-            found.setdefault(name, reading.metric)
+            if not reading.metric.hidden:
+                found.setdefault(name, reading.metric)
     return found
 
 

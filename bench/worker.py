@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bench import check, environment, limits, measure, memory, timers
+from bench import check, energy, environment, limits, measure, memory, monitor, timers
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import (
     Answer,
@@ -122,6 +122,8 @@ class Session:
         self._rounds: dict[str, list[tuple[float, ...]]] = {}
         self._graphs = 0
         self._plans: list[measure.Plan] = []
+        self._uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+        self._monitor = monitor.Monitor(case.device, self._uuid)
         with self.task.grad_mode():
             self._took("first_call", self.timers[0].window(self.task, 1), "the first call, what it compiles included")
 
@@ -158,8 +160,10 @@ class Session:
 
     def sample(self, number: int) -> Turn:
         rng = random.Random(f"{self.policy.seed} {number} {self.case.id}")
+        self._monitor.begin()  # anew every turn: what happens in other variants' turns is theirs
         with self.task.grad_mode():
             values = measure.turn(self._plans, self.task, rng, memory.page_faults)
+        self._monitor.round_done()
         for metric, taken in values.items():
             self._rounds.setdefault(metric, []).append(taken)
         return Turn({metric: taken for metric, taken in values.items() if metric != "page_faults"})
@@ -178,13 +182,15 @@ class Session:
         about = "page faults a call, while it was timed"
         sampled["page_faults"] = Metric("page_faults", "1", tuple(self._rounds["page_faults"]), about=about)
         fault_seconds = memory.page_fault_seconds()
+        watched = self._monitor.end()
         return Measurement(
             case,
             Status.OK,
-            metrics=(*sampled.values(), *self.once, *self._memory()),
+            metrics=(*sampled.values(), *self.once, *self._memory(), *self._energy(), *watched.metrics),
             warnings=(
                 *self.warnings,
                 *self._doubts(sampled),
+                *watched.warnings,
                 *limits.allocator_warning(sampled, self.policy.allocator, fault_seconds),
             ),
             notes=(*self.made.notes, *self._allocator_note(sampled["latency"], fault_seconds)),
@@ -228,6 +234,23 @@ class Session:
             return []
         peak = float(torch.cuda.max_memory_allocated(self.case.device))
         return [Metric("peak_memory", "B", ((peak,),), about="most GPU memory allocated at once")]
+
+    def _energy(self) -> list[Metric]:
+        if not self.policy.energy or not self.case.device.startswith("cuda"):
+            return []
+
+        def run(calls: int) -> None:
+            for _ in range(calls):
+                self.task.prepare()
+                self.task()
+            torch.cuda.synchronize(self.case.device)
+
+        meter = energy.Energy(self.case.device, self._uuid)
+        with self.task.grad_mode():
+            metric = meter.per_call(run)
+        if metric is None:
+            self.warnings.append(f"no energy: {meter.state}")
+        return [metric] if metric else []
 
     def _took(self, name: str, seconds: float, about: str) -> None:
         self.once.append(Metric(name, "s", ((seconds,),), "host", about))

@@ -82,7 +82,9 @@ def test_quotas_of_version_1_are_read(root: Path) -> None:
 
 def test_the_memory_limit_of_the_control_group_is_read_in_bytes(root: Path) -> None:
     write(root, version2("max 100000") | {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n"})
-    assert machine.memory() == {"total": 2**21, "available": 2**20, "limit": None, "transparent_hugepages": None}
+    facts = machine.memory()
+    assert (facts["total"], facts["available"], facts["limit"]) == (2**21, 2**20, None)
+    assert (facts["transparent_hugepages"], facts["reserved_hugepages"]) == (None, None)
     huge = {"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"}
     write(root, {"sys/fs/cgroup/memory.max": "1048576\n"} | huge)
     assert machine.memory()["limit"] == 2**20
@@ -94,6 +96,66 @@ def test_the_processor_is_described_from_what_the_kernel_says(root: Path) -> Non
     facts = machine.cpu()
     assert (facts["model"], facts["flags"], facts["virtual"]) == ("Some CPU", ["avx2", "avx512f"], True)
     assert (facts["affinity"], facts["usable"], facts["governor"]) == (list(range(8)), 8, None)
+
+
+def test_turbo_is_read_whichever_way_the_driver_says_it(root: Path) -> None:
+    assert machine.cpu()["turbo"] is None
+    write(root, {"sys/devices/system/cpu/intel_pstate/no_turbo": "1\n"})
+    assert machine.cpu()["turbo"] is False
+    write(root, {"sys/devices/system/cpu/cpufreq/boost": "1\n"})
+    assert machine.cpu()["turbo"] is True
+
+
+def test_memory_nodes_are_listed_with_their_cpus_in_order_of_number(root: Path) -> None:
+    assert machine.cpu()["numa"] == {"nodes": None, "balancing": None}
+    nodes = {f"sys/devices/system/node/node{number}/cpulist": f"{number}-{number}\n" for number in (0, 2, 10)}
+    write(root, nodes | {"proc/sys/kernel/numa_balancing": "1\n"})
+    numa = machine.cpu()["numa"]
+    assert list(numa["nodes"].items()) == [("node0", "0-0"), ("node2", "2-2"), ("node10", "10-10")]
+    assert numa["balancing"] is True
+
+
+def test_the_malloc_named_is_the_one_that_a_preloaded_library_put_first(tmp_path: Path) -> None:
+    assert machine.malloc() == "libc.so.6"
+    source, library = tmp_path / "malloc.c", tmp_path / "libmymalloc.so.2"
+    source.write_text("void *__libc_malloc(unsigned long); void *malloc(unsigned long n) { return __libc_malloc(n); }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-fno-builtin", "-o", library, source], check=True)
+    code = "from bench import machine; print(machine.malloc())"
+    env = os.environ | {"LD_PRELOAD": str(library)}
+    done = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, encoding="utf-8")
+    assert done.stdout == "libmymalloc.so.2\n"
+
+
+def test_the_switches_of_torch_are_recorded_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = environment.describe()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
+    after = environment.describe()
+    assert after["torch"]["cudnn_benchmark"] is not before["torch"]["cudnn_benchmark"]
+    assert None not in after["torch"].values()
+    assert after["torch"]["threads"] == torch.get_num_threads()
+    assert after["fingerprint"] == before["fingerprint"]  # cases set their own
+
+
+def test_what_disturbs_timings_on_this_machine_is_noted_in_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.describe()["notes"] == []
+    card = SimpleNamespace(name="GPU X", major=9, minor=0, multi_processor_count=132, total_memory=2**37, uuid="1-2")
+    driver = fake_nvml()
+    driver.nvmlDeviceGetEnforcedPowerLimit = lambda card: 500_000
+    fake_cuda(monkeypatch, card)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 9)
+    monkeypatch.setattr(machine, "malloc", lambda: "libjemalloc.so.2")
+    write(root, {"sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n"})
+    write(root, {"proc/meminfo": "MemTotal: 2048 kB\nMemAvailable: 1024 kB\n"})
+    assert environment.describe()["notes"] == [
+        "the CPU's governor is powersave, not performance: its clock follows the load",
+        "torch starts 9 threads where 8 CPUs may be used",
+        "memory comes from libjemalloc.so.2, not from glibc: its malloc settings do nothing",
+        "GPU 0 may draw 500 W of its usual 700 W",
+        "GPU 0 is slowed down: power cap",
+        "persistence mode of GPU 0 is off: its driver may unload between runs",
+    ]
 
 
 def test_a_machine_that_hides_everything_is_still_described(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +215,7 @@ def test_nvml_facts_stand_beside_those_of_torch(monkeypatch: pytest.MonkeyPatch)
     assert facts["driver"] == "580.1"
     assert facts["devices"][0] | {"power_limit": 700.0, "mig": False, "temperature": None} == facts["devices"][0]
     assert facts["devices"][0]["capability"] == "9.0"
+    assert facts["devices"][0]["throttle_reasons"] == ["idle", "power cap"]
     assert "2 x GPU X; " in environment.describe()["fingerprint"]
 
 
@@ -162,7 +225,7 @@ def test_without_nvml_the_gpus_are_named_with_the_reason(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pynvml", None)  # as if not installed
     facts = machine.gpu()
     assert [device["name"] for device in facts["devices"]] == ["GPU X", "GPU X"]
-    assert facts["reason"] == "no NVML: pip install nvidia-ml-py"
+    assert facts["reason"] == "no nvidia-ml-py"
 
 
 def fake_cuda(monkeypatch: pytest.MonkeyPatch, card: Any) -> None:
@@ -179,6 +242,9 @@ def fake_nvml() -> SimpleNamespace:
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
         nvmlDeviceGetEnforcedPowerLimit={"GPU-1-2": 700_000}.__getitem__,
         nvmlDeviceGetMigMode=lambda card: [0, 0],
+        nvmlDeviceGetPowerManagementDefaultLimit=lambda card: 700_000,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda card: 0x5,
+        nvmlDeviceGetPersistenceMode=lambda card: 0,
     )
 
 
