@@ -171,7 +171,7 @@ class Kernel:
     fresh = False
 
     def __init__(self, cycles: int) -> None:
-        self._cycles = cycles
+        self.cycles = cycles
 
     def prepare(self) -> None:
         """Nothing to make."""
@@ -180,7 +180,7 @@ class Kernel:
         """No inputs to move."""
 
     def __call__(self) -> None:
-        torch.cuda._sleep(self._cycles)
+        torch.cuda._sleep(self.cycles)
 
 
 def _device_time(timer: Timer, seconds: float, rate: float) -> float:

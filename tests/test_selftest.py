@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import multiprocessing
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console, RenderableType
 
 from bench import cli, environment, findings, noise, probes, selftest, selftest_layers
 from bench.findings import Finding, Reading, Report, Twins
 from bench.formats import checkup
 from bench.model import SCHEMA, Header, Measurement, Metric, Policy, Run, Status
+from bench.timers import Call
+from layers import Unavailable
 
 NAN = float("nan")
 
@@ -221,6 +226,53 @@ def test_shares_and_steps_of_this_process_are_possible_ones() -> None:
     assert 0 < longest < 10
 
 
+class Clock:
+    """A device clock that adds `late` to what a spin kernel is asked for."""
+
+    metric, clock, about = "device", "fake", ""
+
+    def __init__(self, late: float, doubts: tuple[str, ...] = ()) -> None:
+        self.late, self.doubts = late, doubts
+
+    def window(self, call: Call, calls: int) -> float:
+        assert isinstance(call, probes.Kernel)
+        return call.cycles / 2e9 + self.late
+
+
+def no_such_clock(device: torch.device) -> Clock:
+    raise Unavailable("cupti-python is not installed")
+
+
+def gpu_rows(monkeypatch: pytest.MonkeyPatch, **clocks: Callable[[torch.device], Clock]) -> dict[str, Finding]:
+    monkeypatch.setattr(probes, "DEVICE_CLOCKS", clocks)
+    monkeypatch.setattr(probes, "cycles_per_second", lambda spin: 2e9)
+    monkeypatch.setattr(probes, "_empty_pair", lambda: 2.3e-6)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return {row.name: row for row in probes.on_gpu()}
+
+
+def test_a_clock_that_is_late_fails_the_short_delays_and_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = gpu_rows(monkeypatch, events=lambda _: Clock(0.8e-6), graph=lambda _: Clock(0.0), cupti=no_such_clock)
+    delays = [rows[f"GPU delay of {text}"].status for text in ("5.00 µs", "20.0 µs", "100 µs", "1.00 ms")]
+    assert delays == ["fail", "fail", "pass", "pass"]
+    assert rows["GPU delay of 5.00 µs"].figure == "5.80 µs for 5.00 µs"
+    assert rows["GPU clocks, one another"].detail == "events 5.80 µs, graph 5.00 µs"
+    assert rows["GPU clocks, one another"].status == "fail"
+    assert rows["device clock cupti"] == Finding("device clock cupti", "skip", detail="cupti-python is not installed")
+    assert rows["empty event pair"].figure == "2.30 µs"
+
+
+def test_a_clock_that_doubts_itself_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = gpu_rows(monkeypatch, events=lambda _: Clock(0.0, ("no hold",)))
+    assert rows["device clock events"] == Finding("device clock events", "fail", detail="no hold")
+    assert rows["GPU clocks, one another"].status == "skip"
+
+
+def test_without_any_device_clock_only_the_reasons_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(gpu_rows(monkeypatch, cupti=no_such_clock)) == ["device clock cupti"]
+
+
 def receive(*messages: object, seconds: float, close: bool = True) -> tuple[list[Finding], list[str]]:
     ours, theirs = multiprocessing.Pipe()
     told: list[str] = []
@@ -293,8 +345,9 @@ def test_the_environment_is_a_line_each_and_survives_facts_that_cannot_be_read()
 
 def test_a_gpu_is_one_line_with_its_clock_power_and_temperature() -> None:
     device = {"name": "H200", "memory": 2**37, "clock": 345, "clock_max": 1980, "power_limit": 700.0, "temperature": 31}
+    device |= {"throttle_reasons": ["idle"], "mig": False}
     lines = dict(checkup.summary({"gpu": {"devices": [device], "driver": "570.1"}, "software": {"cuda": "13.0"}}))
-    assert lines["GPU 0"] == "H200, 128 GiB, 345 of 1980 MHz, limit 700 W, 31 °C"
+    assert lines["GPU 0"] == "H200, 128 GiB, 345 of 1980 MHz, limit 700 W, 31 °C, clocks held by idle"
     assert lines["CUDA"] == "13.0 (driver 570.1)"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -58,25 +57,30 @@ def render_environment(facts: Mapping[str, Any]) -> RenderableType:
     grid.add_column(ratio=1, overflow="fold")
     for name, text in summary(facts):
         grid.add_row(name, Text(text))
-    return Group(Text(str(facts.get("fingerprint", "")), "dim"), Text(), Padding(grid, 0))
+    notes = [Text(f"! {one_line(note)}", "yellow") for note in facts.get("notes") or ()]
+    return Group(Text(str(facts.get("fingerprint", "")), "dim"), Text(), grid, *notes)
 
 
 def summary(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The lines of the environment: a name and what to know. What cannot be read is `n/a`, or says why."""
-    cpu, memory, software = (facts.get(name) or {} for name in ("cpu", "memory", "software"))
+    cpu, memory, software, switches = (facts.get(name) or {} for name in ("cpu", "memory", "software", "torch"))
     load = cpu.get("load")
     lines = [
         ("CPU", f"{fact(cpu.get('model'))}{', virtual machine' if cpu.get('virtual') else ''}"),
         ("CPUs", f"{fact(cpu.get('usable'))} of {fact(cpu.get('logical'))} usable; {_quota(cpu.get('quota'))}"),
-        ("clock", f"governor {fact(cpu.get('governor'))}, boost {fact(cpu.get('boost'))}"),
+        ("clock", f"governor {fact(cpu.get('governor'))}, turbo {fact(cpu.get('turbo'))}"),
         ("load", " ".join(f"{one:.2f}" for one in load) if load else "n/a"),
-        ("threads", f"at most {fact(cpu.get('usable'))} a case{_variables(facts)}"),
+        ("threads", f"at most {fact(cpu.get('usable'))} a case, torch's own choice {fact(switches.get('threads'))}"),
         ("memory", _memory(memory)),
-        ("allocator", f"{fact(software.get('glibc'))}, huge pages: {fact(memory.get('transparent_hugepages'))}"),
+        (
+            "allocator",
+            f"{fact(memory.get('malloc'))} ({fact(software.get('glibc'))}), huge pages: {fact(memory.get('transparent_hugepages'))}",
+        ),
         ("compiler", fact(software.get("compiler"))),
         ("torch", _torch(software)),
         ("CUDA", " ".join(filter(None, (fact(software.get("cuda")), _driver(facts))))),
         *_gpus(facts),
+        *(("variable", f"{name}={value}") for name, value in (facts.get("variables") or {}).items()),
         *((f"native {part}", str(state)) for part, state in (facts.get("native") or {}).items()),
     ]
     return [(name, one_line(text)) for name, text in lines]
@@ -84,11 +88,6 @@ def summary(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _quota(quota: float | None) -> str:
     return "no quota" if quota is None else f"quota of {quota:g}"
-
-
-def _variables(facts: Mapping[str, Any]) -> str:
-    chosen = [f"{name}={value}" for name, value in (facts.get("variables") or {}).items()]
-    return f"; {', '.join(chosen)}" if chosen else ""
 
 
 def _memory(memory: Mapping[str, Any]) -> str:
@@ -128,7 +127,7 @@ def _gpu(device: Mapping[str, Any]) -> str:
     if device.get("temperature") is not None:
         parts.append(f"{device['temperature']} °C")
     if device.get("throttle_reasons"):
-        parts.append(f"throttle reasons {device['throttle_reasons']:#x}")
+        parts.append(f"clocks held by {fact(device['throttle_reasons'])}")
     if device.get("mig"):
         parts.append("MIG")
     return ", ".join(parts)
