@@ -72,10 +72,7 @@ def summary(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("load", " ".join(f"{one:.2f}" for one in load) if load else "n/a"),
         ("threads", f"at most {fact(cpu.get('usable'))} a case, torch's own choice {fact(switches.get('threads'))}"),
         ("memory", _memory(memory)),
-        (
-            "allocator",
-            f"{fact(memory.get('malloc'))} ({fact(software.get('glibc'))}), huge pages: {fact(memory.get('transparent_hugepages'))}",
-        ),
+        ("allocator", _allocator(memory, software)),
         ("compiler", fact(software.get("compiler"))),
         ("torch", _torch(software)),
         ("CUDA", " ".join(filter(None, (fact(software.get("cuda")), _driver(facts))))),
@@ -96,6 +93,11 @@ def _memory(memory: Mapping[str, Any]) -> str:
     limit = memory.get("limit")
     of = f"{show(memory.get('available'), 'B')} free of {show(memory['total'], 'B')}"
     return f"{of}, limit {show(limit, 'B')}" if limit else of
+
+
+def _allocator(memory: Mapping[str, Any], software: Mapping[str, Any]) -> str:
+    pages = fact(memory.get("transparent_hugepages"))
+    return f"{fact(memory.get('malloc'))} ({fact(software.get('glibc'))}), huge pages: {pages}"
 
 
 def _torch(software: Mapping[str, Any]) -> str:
