@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -162,13 +163,34 @@ def build() -> None:
 
 
 @app.command()
-def doctor() -> None:
-    """Show what this machine is and has: hardware, limits, versions, what the native build can do."""
-    from bench import environment
+def doctor(
+    self_test: Annotated[bool, typer.Option(help="Also test clocks, and this machine's own noise")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Test for 20 s instead of 75: less sure of the noise")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every fact and figure to this file")] = None,
+) -> None:
+    """Show what this machine is and has, and test whether its timings can be trusted: fails where they cannot."""
+    from bench import environment, gate
+    from bench.workers import start_server
+
+    if self_test:
+        start_server()  # imports torch for the workers, beside this process
+    from bench import findings, selftest
+    from bench.formats import checkup, files
+    from bench.progress import TimeBar
 
     facts = environment.describe()
-    out.print_json(json.dumps(facts, allow_nan=False))
-    _show_states(facts.get("native") or {})
+    out.print(checkup.render_environment(facts))
+    report = findings.Report(__version__, "", 0.0, facts)
+    if self_test:
+        with TimeBar(out) as bar:
+            report = selftest.run(facts, seconds=20 if quick else 75, progress=bar.show)
+        out.print(checkup.render(report))
+    if json_file:
+        try:
+            files.replace_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
+        except OSError as error:
+            raise UserError(f"cannot write: {error.strerror}", place=str(json_file)) from None
+    _exit(gate.Exit.BAD if report.failed else gate.Exit.OK)
 
 
 @app.command()

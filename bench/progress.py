@@ -81,6 +81,31 @@ class Display:
         self._bar.update(self._task, description=escape(text[:100]))
 
 
+class TimeBar:
+    """What is being done and how much of a known time is gone; without a terminal, lines. Use with `with`."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(
+            *columns, console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal
+        )
+        self._console = console
+        self._task = self._bar.add_task("", total=1.0)
+
+    def __enter__(self) -> TimeBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, text: str, share: float) -> None:
+        """Say what is being done, and which share of the time is gone."""
+        self._bar.update(self._task, description=escape(text), completed=share)
+        if not self._console.is_terminal:
+            self._console.print(f"  {escape(text)}", soft_wrap=True)
+
+
 def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str:
     """One checked case as rich markup; `expected` when its status is not the expected one."""
     line = f"  {case.variant:<12}{prepared.status}"

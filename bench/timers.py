@@ -156,13 +156,14 @@ def timers_for(device: torch.device, *, device_clock: str | None = "events", cac
 
     return (
         HostTimer(settle, flush=flush),
-        *(() if device_clock is None else (_device_timer(device, device_clock, flush),)),
+        *(() if device_clock is None else (device_timer(device, device_clock, flush),)),
         DispatchTimer(settle, flush=flush),
         ThroughputTimer(settle, flush=flush),
     )
 
 
-def _device_timer(device: torch.device, clock: str, flush: Flush | None) -> Timer:
+def device_timer(device: torch.device, clock: str, flush: Flush | None = None) -> Timer:
+    """The clock of that name for device time. Raises ClockUnavailable, with the reason."""
     from bench.timers_cuda import EventTimer, GraphTimer
     from bench.timers_cupti import CuptiTimer
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from bench.hold import TIMEOUT, Gpu, gpu_for
+from bench.hold import TIMEOUT, Gpu, gpu_for, zero_of
 from bench.timers import Call, ClockUnavailable, Flush, no_gc
 
 Work = Callable[[], object]
@@ -28,7 +28,7 @@ class Stopwatch:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._held, self._queue, self._strikes = True, 64, 0
-        self._taken = self._outlasted = self._idle = 0
+        self.forget()
         with gpu.current():
             self.empty = self._empty_pair()
 
@@ -47,6 +47,10 @@ class Stopwatch:
         if self.empty is None:
             found.append("device time includes what an empty event pair takes: it could not be measured")
         return tuple(found)
+
+    def forget(self) -> None:
+        """Hold what was taken so far against nobody."""
+        self._taken = self._outlasted = self._idle = 0
 
     def total(
         self,
@@ -121,7 +125,7 @@ class Stopwatch:
                 pairs.append(taken)
             if taken is None and not pairs and not self._gpu.lengthen() and tried >= 3:
                 break  # every launch waits here, as under CUDA_LAUNCH_BLOCKING
-        self._taken = self._outlasted = 0
+        self.forget()
         return statistics.median(pairs) if pairs else None
 
     def _back_off(self, several: int) -> None:
@@ -139,17 +143,22 @@ class EventTimer:
 
     metric = "device"
     clock = "events"
-    about = "GPU time of one call: CUDA events behind a hold that outlasts the enqueueing, less an empty pair"
+    about = "GPU time of one call: CUDA events behind a hold that outlasts the enqueueing, less an empty kernel's"
 
     def __init__(self, device: torch.device, *, flush: Flush | None = None, gpu: Gpu | None = None) -> None:
         self._gpu, self._flush = gpu or gpu_for(device), flush
         self._watch = Stopwatch(self._gpu)
+        self.zero = zero_of(self._raw, self._gpu)
+        self._watch.forget()
 
     @property
     def doubts(self) -> tuple[str, ...]:
         return self._watch.doubts
 
     def window(self, call: Call, calls: int) -> float:
+        return max(self._raw(call, calls) - self.zero, 0.0)
+
+    def _raw(self, call: Call, calls: int) -> float:
         with no_gc(), self._gpu.current():
             total = self._watch.total(call, calls, prepare=call.prepare, alone=call.fresh, flush=self._flush)
             return total / calls
@@ -165,7 +174,7 @@ class GraphTimer:
 
     metric = "device"
     clock = "graph"
-    about = "GPU time of one call: replays of a CUDA graph of up to 100 calls between two events, less an empty pair"
+    about = "GPU time of one call: replays of a CUDA graph of up to 100 calls between events, less an empty kernel's"
 
     def __init__(self, device: torch.device, *, flush: Flush | None = None) -> None:
         if flush is not None:
@@ -175,12 +184,17 @@ class GraphTimer:
         self._stream = torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._may_prepare = False
+        self.zero = zero_of(self._raw, self._gpu)
+        self._watch.forget()
 
     @property
     def doubts(self) -> tuple[str, ...]:
         return self._watch.doubts
 
     def window(self, call: Call, calls: int) -> float:
+        return max(self._raw(call, calls) - self.zero, 0.0)
+
+    def _raw(self, call: Call, calls: int) -> float:
         with no_gc(), self._gpu.current():
             self._graph, captured = self._capture(call)
             self._graph.replay()  # the first sends it to the device

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bench.hold import Gpu, gpu_for, zero_of
 from bench.timers import Call, ClockUnavailable, Flush, no_gc
 
 Interval = tuple[int, int]  # start and end, ns
@@ -76,7 +77,7 @@ class CuptiTimer:
 
     metric = "device"
     clock = "cupti"
-    about = "GPU time of one call: the union of its kernels, copies and fills as CUPTI records them, without gaps"
+    about = "GPU time of one call: what its kernels, copies and fills cover by CUPTI's records, less an empty kernel's"
 
     def __init__(
         self,
@@ -85,11 +86,13 @@ class CuptiTimer:
         flush: Flush | None = None,
         records: Recorder | None = None,
         synchronise: Callable[[], None] | None = None,
+        gpu: Gpu | None = None,
     ) -> None:
         self._records, self._flush = records or recorder(), flush
         self._synchronise = synchronise or (lambda: torch.cuda.synchronize(device))
         self._summed = self._busy = 0
         self._uneven = self._lost = False
+        self.zero = zero_of(self._raw, gpu or gpu_for(device))
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -105,6 +108,9 @@ class CuptiTimer:
         return tuple(found)
 
     def window(self, call: Call, calls: int) -> float:
+        return max(self._raw(call, calls) - self.zero, 0.0)
+
+    def _raw(self, call: Call, calls: int) -> float:
         several = 1 if call.fresh or self._flush else calls
         counted = total = 0
         with no_gc(), self._records.on():

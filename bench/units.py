@@ -35,10 +35,13 @@ def ratio(value: float) -> str:
 
 def spread(half_width: float | None) -> str:
     """A relative half-width: 0.0123 is "± 1.2 %". Unknown is "± n/a", never 0."""
-    if half_width is None:
-        return "± n/a"
-    percent = 100 * half_width
-    return f"± {percent:.0f} %" if percent >= 9.95 else f"± {percent:#.2g} %"
+    return "± n/a" if half_width is None else f"± {percent(half_width)}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction with two digits: 0.0123 is "1.2 %", 0.2 is "20 %"."""
+    percents = 100 * fraction
+    return f"{percents:.0f} %" if abs(percents) >= 9.95 else f"{percents:#.2g} %"
 
 
 def error(value: float | None) -> str:

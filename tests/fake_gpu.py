@@ -31,13 +31,14 @@ class FakeGpu:
         self.pending: list[Op] = []
         self.holds = 0
         self.late = False
+        self.gap = 0.0  # s: what a kernel takes beyond its work
 
     # What layers do.
     def launch(self, seconds: float) -> None:
         if sum(op.kind == "kernel" for op in self.pending) >= QUEUE:
             self.synchronise()
         self.host += LAUNCH
-        self._push("kernel", seconds)
+        self._push("kernel", seconds + self.gap)
 
     def launch_aside(self, seconds: float) -> None:
         self.host += LAUNCH
@@ -74,6 +75,9 @@ class FakeGpu:
 
     def seconds(self, start: Op, end: Op) -> float:
         return end.end - start.end
+
+    def nothing(self) -> None:
+        self.launch(0.0)
 
     def settle(self) -> float:
         before = self.host

@@ -32,7 +32,7 @@ TABLE: dict[str, set[str]] = {
     "bench.hold": {"torch"},
     "bench.timers": {"bench.flush", "torch"},
     "bench.timers_cuda": {"bench.hold", "bench.timers", "torch"},
-    "bench.timers_cupti": {"bench.timers", "torch"},
+    "bench.timers_cupti": {"bench.hold", "bench.timers", "torch"},
     "bench.measure": {"bench.model", "bench.timers"},
     "bench.memory": {"bench.flush", "bench.machine", "torch"},
     "bench.limits": {"bench.model", "bench.units"},
@@ -52,11 +52,20 @@ TABLE: dict[str, set[str]] = {
     "bench.progress": {"bench.model", "bench.protocol", "bench.stats", "bench.units", "rich"},
     "bench.gate": {"bench.model", "bench.stats"},
     "bench.profile": {"bench.model", "layers", "torch"},
+    "bench.findings": {"bench.units", "msgspec", "scipy"},
+    "bench.selftest_layers": {"layers", "torch"},
+    "bench.noise": {"bench.findings", "bench.model", "bench.runner", "bench.stats"},
+    "bench.probes": {
+        *("bench.findings", "bench.measure", "bench.memory", "bench.model", "bench.selftest_layers"),
+        *("bench.task", "bench.timers", "bench.units", "layers", "torch"),
+    },
+    "bench.selftest": {"bench.findings", "bench.model", "bench.noise", "bench.workers"},
     "bench.formats": {"bench.formats", "bench.model"},
     "bench.formats.*": {
         *("bench.formats", "bench.model", "bench.rows", "bench.stats", "bench.table", "bench.units"),
         *("jinja2", "matplotlib", "msgspec", "numpy", "pandas", "rich"),
     },
+    "bench.formats.checkup": {"bench.findings", "bench.formats", "bench.units", "rich"},
     "bench.cli": {"bench", "msgspec", "rich", "typer"},
     "bench.__main__": {"bench.cli"},
     "layers": {"torch"},
@@ -79,7 +88,8 @@ LAZY: dict[str, set[str]] = {
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = {
     *("bench.flush", "bench.hold", "bench.memory", "bench.timers", "bench.timers_cuda", "bench.timers_cupti"),
-    *("bench.measure", "bench.task", "bench.check", "bench.worker", "bench.profile"),
+    *("bench.measure", "bench.task", "bench.check", "bench.worker", "bench.probes", "bench.selftest_layers"),
+    "bench.profile",
 }
 
 

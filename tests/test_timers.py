@@ -210,6 +210,15 @@ def test_where_every_launch_waits_the_clock_gives_up_holding_soon() -> None:
     assert len(timer.doubts) == 2  # no hold, no empty pair
 
 
+def test_the_zero_of_device_time_is_a_kernel_that_does_nothing() -> None:
+    gpu = FakeGpu()
+    gpu.gap = 1.5e-6  # start-up, drain and the gap to the next: no work of the call's
+    timer = events(gpu)
+    assert timer.zero == pytest.approx(1.5e-6)
+    assert timer.window(GpuWork(lambda: gpu.launch(5e-6)), 20) == pytest.approx(5e-6)
+    assert timer.window(GpuWork(lambda: gpu.launch(0.0)), 20) == pytest.approx(0.0, abs=1e-12)
+
+
 # --- CUPTI's records ---
 
 
@@ -246,7 +255,9 @@ class FakeCupti:
 
 
 def cupti_timer(cupti: FakeCupti, flush: Callable[[], None] | None = None) -> CuptiTimer:
-    return CuptiTimer(CUDA, flush=flush, records=Recorder(cupti), synchronise=lambda: None)
+    gpu = FakeGpu()
+    gpu.nothing = lambda: cupti.launch(0)  # type: ignore[method-assign]
+    return CuptiTimer(CUDA, flush=flush, records=Recorder(cupti), synchronise=lambda: None, gpu=gpu)
 
 
 @pytest.mark.parametrize(
