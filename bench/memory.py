@@ -12,26 +12,48 @@ import torch
 from torch import Tensor
 
 from bench.flush import cache_bytes
-from bench.machine import malloc
+from bench.machine import malloc, text
+
+HUGE = 2 << 20  # bytes of a huge page
+RESERVE = 1 << 30  # bytes of address space for them: under the trim threshold, and memory only where it is touched
 
 
 def fix_allocator(state: str) -> str:
-    """Make glibc keep freed pages (`warm`) or leave it alone (`default`); what was done is recorded.
+    """Make glibc keep freed pages, in huge pages (`warm`), or leave it alone (`default`); what was done is recorded.
 
     Left alone, outputs above its moving mmap threshold get fresh pages on every call or none, depending on what was
-    freed before: the same convolution took 2 or 16 ms in one process.
+    freed before: the same convolution took 2 or 16 ms in one process. And where 4 KiB pages lie in physical memory
+    decides which of them fight for a place in the cache, for as long as a process lives: 4 MiB scaled in 113 to
+    177 us by identical processes, and in 105 to 113 us by those on huge pages.
     """
     if state == "default":
         return "default"
     if not (preloaded := malloc()).startswith("libc"):
         return f"default ({preloaded} is loaded: glibc's switches do nothing)"
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        libc = ctypes.CDLL(None)
+        mallopt = libc.mallopt
     except (OSError, AttributeError):
         return "default (no glibc: cannot be warmed)"
     m_trim_threshold, m_mmap_max = -1, -4
-    ok = mallopt(m_mmap_max, 0) and mallopt(m_trim_threshold, 2**31 - 1)
-    return "warm (mallopt: no mmap, no trim)" if ok else "default (mallopt refused)"
+    if not (mallopt(m_mmap_max, 0) and mallopt(m_trim_threshold, 2**31 - 1)):
+        return "default (mallopt refused)"
+    return f"warm (mallopt: no mmap, no trim; {'huge' if _use_huge_pages(libc) else 'ordinary'} pages)"
+
+
+def _use_huge_pages(libc: ctypes.CDLL) -> bool:
+    """Grow the heap by RESERVE and ask for huge pages there; from now on it is handed out first."""
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    start = libc.malloc(RESERVE)
+    if not start:
+        return False
+    aligned = -(-start // HUGE) * HUGE
+    advised = libc.madvise(aligned, start + RESERVE - aligned & -HUGE, mmap.MADV_HUGEPAGE) == 0
+    libc.free(start)
+    return advised and "[never]" not in (text("sys/kernel/mm/transparent_hugepage/enabled") or "[never]")
 
 
 def page_faults() -> int:

@@ -201,7 +201,7 @@ class Session:
         return Measurement(
             case,
             Status.OK,
-            metrics=(*sampled.values(), *self.once, *self._memory(), *self._energy(), *watched.metrics),
+            metrics=(*sampled.values(), *self._zeros(), *self.once, *self._memory(), *self._energy(), *watched.metrics),
             warnings=(
                 *self.warnings,
                 *self._doubts(sampled),
@@ -249,6 +249,12 @@ class Session:
             return []
         peak = float(torch.cuda.max_memory_allocated(self.case.device))
         return [Metric("peak_memory", "B", ((peak,),), about="most GPU memory allocated at once")]
+
+    def _zeros(self) -> list[Metric]:
+        """What the device clocks subtract, so that their raw readings can be had again."""
+        zeros = [zero for plan in self._plans if (zero := getattr(plan.timer, "zero", None)) is not None]
+        about = "an empty kernel's time, already subtracted from the device time"
+        return [Metric("empty_kernel", "s", ((zero,),), about=about, hidden=True) for zero in zeros]
 
     def _energy(self) -> list[Metric]:
         if not self.policy.energy or not self.case.device.startswith("cuda"):
