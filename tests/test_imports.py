@@ -39,10 +39,14 @@ TABLE: dict[str, set[str]] = {
     "bench.task": {"bench.model", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
     "bench.protocol": {"bench.model", "msgspec"},
-    "bench.worker": {
-        *("bench.check", "bench.environment", "bench.measure", "bench.model", "bench.protocol", "bench.task"),
-        *("bench.timers", "bench.energy", "bench.flush", "bench.limits", "bench.memory", "bench.monitor"),
+    "bench.session": {
+        *("bench.check", "bench.energy", "bench.environment", "bench.flush", "bench.limits", "bench.measure"),
+        *("bench.memory", "bench.model", "bench.monitor", "bench.protocol", "bench.task", "bench.timers"),
         *("layers", "torch"),
+    },
+    "bench.worker": {
+        *("bench.check", "bench.environment", "bench.memory", "bench.model", "bench.protocol", "bench.session"),
+        *("bench.task", "layers"),
     },
     "bench.workers": {"bench.protocol"},
     "bench.runner": {"bench.model", "bench.protocol", "bench.workers", "msgspec"},
@@ -88,7 +92,15 @@ LAZY: dict[str, set[str]] = {
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = {
     *("bench.flush", "bench.hold", "bench.memory", "bench.timers", "bench.timers_cuda", "bench.timers_cupti"),
-    *("bench.measure", "bench.task", "bench.check", "bench.worker", "bench.probes", "bench.selftest_layers"),
+    *(
+        "bench.measure",
+        "bench.task",
+        "bench.check",
+        "bench.session",
+        "bench.worker",
+        "bench.probes",
+        "bench.selftest_layers",
+    ),
     "bench.profile",
 }
 

@@ -1,0 +1,242 @@
+"""One case in a worker's hands, from its making to its measurement: prepare, check, warm up, sample, finish."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bench import check, energy, environment, flush, limits, measure, memory, monitor, timers
+from bench.model import Case, Direction, Measurement, Metric, Policy, Status
+from bench.protocol import Prepared, Turn
+from bench.task import Task
+from layers import Unavailable, load
+from layers.variants import make
+
+
+@dataclass
+class Session:
+    """One case from its making to its measurement."""
+
+    case: Case
+    policy: Policy
+    error: float = 0.0
+    once: list[Metric] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        case, policy = self.case, self.policy
+        device = _device(case)
+        _set_process_state(case, policy)
+        self.layer = load(case.layer)
+        self.params: dict[str, Any] = dict(case.params)
+        start = time.perf_counter()
+        dtype = getattr(torch, case.dtype)
+        self.made = make(self.layer, case.variant, self.params, dtype=dtype, device=device, seed=policy.seed)
+        self._took(
+            "make", time.perf_counter() - start, "building the variant: scripting, tracing, loading the operator"
+        )
+        self.task = Task(self.made, case.direction, input_gradients=policy.input_gradients)
+        self.reference = check.Reference.of(self.layer, self.params, self.made, device)
+        self.timers = self._timers(device)
+        self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
+        self._rounds: dict[str, list[tuple[float, ...]]] = {}
+        self._graphs = 0
+        self._plans: list[measure.Plan] = []
+        self._uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
+        self._monitor = monitor.Monitor(case.device, self._uuid)
+        with self.task.grad_mode():
+            self._took("first_call", self.timers[0].window(self.task, 1), "the first call, what it compiles included")
+
+    def check(self) -> float:
+        """Largest relative error; raises check.Wrong."""
+        return check.check(
+            self.made,
+            self.reference,
+            variant=self.case.variant,
+            dtype=self.case.dtype,
+            bound=self.bound,
+            gradients=self.case.direction.needs_gradient,
+        )
+
+    def warm_up(self) -> None:
+        with self.task.grad_mode():
+            warm = measure.warm_up(self.timers[0], self.task, self.policy)
+            self._plans = [plan for timer in self.timers if (plan := self._plan(timer))]
+        self._graphs = graphs()
+        self._took("warmup", warm.seconds, "warm-up until a plateau")
+        self.once.append(Metric("warmup_calls", "calls", ((float(warm.calls),),), about="calls until a plateau"))
+        if not warm.steady:
+            self.warnings.append(f"not steady after {warm.calls} calls and {warm.seconds:.1f} s of warm-up")
+
+    def _timers(self, device: torch.device) -> tuple[timers.Timer, ...]:
+        clock, cache = self.policy.device_clock, self.policy.cache
+        try:
+            return timers.timers_for(device, device_clock=clock, cache=cache)
+        except timers.ClockUnavailable as reason:  # never another clock instead
+            self.warnings.append(f"no device time: {reason}")
+            return timers.timers_for(device, device_clock=None, cache=cache)
+
+    def _plan(self, timer: timers.Timer) -> measure.Plan | None:
+        try:
+            return measure.plan(timer, self.task, self.policy)
+        except timers.ClockUnavailable as reason:
+            self.warnings.append(f"no {timer.metric} time: {reason}")
+            return None
+
+    def prepared(self) -> Prepared:
+        return Prepared(
+            Status.OK,
+            error=self.error,
+            bound=self.bound,
+            warnings=tuple(self.warnings),
+            notes=self.made.notes,
+            metrics=tuple(self.once),
+        )
+
+    def sample(self, number: int) -> Turn:
+        rng = random.Random(f"{self.policy.seed} {number} {self.case.id}")
+        self._monitor.begin()  # anew every turn: what happens in other variants' turns is theirs
+        with self.task.grad_mode():
+            values = measure.turn(self._plans, self.task, rng, memory.page_faults)
+        self._monitor.round_done()
+        for metric, taken in values.items():
+            self._rounds.setdefault(metric, []).append(taken)
+        return Turn({metric: taken for metric, taken in values.items() if metric != "page_faults"})
+
+    def finish(self) -> Measurement:
+        case = self.case
+        try:
+            check.check_last(self.task, self.reference, case.direction, self.bound)
+        except check.Wrong as wrong:
+            notes = self.made.notes
+            return Measurement(case, Status.INCORRECT, str(wrong), notes=notes, error=wrong.error, bound=self.bound)
+        sampled = {
+            timer.metric: Metric(timer.metric, "s", tuple(self._rounds[timer.metric]), timer.clock, timer.about)
+            for timer in (plan.timer for plan in self._plans)
+        }
+        about = "page faults a call, while it was timed"
+        sampled["page_faults"] = Metric("page_faults", "1", tuple(self._rounds["page_faults"]), about=about)
+        fault_seconds = memory.page_fault_seconds()
+        watched = self._monitor.end()
+        return Measurement(
+            case,
+            Status.OK,
+            metrics=(*sampled.values(), *self._zeros(), *self.once, *self._memory(), *self._energy(), *watched.metrics),
+            warnings=(
+                *self.warnings,
+                *self._doubts(sampled),
+                *watched.warnings,
+                *limits.allocator_warning(sampled, self.policy.allocator, fault_seconds),
+            ),
+            notes=(*self.made.notes, *self._allocator_note(sampled["latency"], fault_seconds)),
+            error=self.error,
+            bound=self.bound,
+            limit=limits.limit(sampled, fault_seconds),
+        )
+
+    def _allocator_note(self, latency: Metric, fault_seconds: float) -> tuple[str, ...]:
+        output = self.task.output
+        if self.case.device != "cpu" or output is None:
+            return ()
+        size = output.numel() * output.element_size()
+        return limits.allocator_note(size, min(latency.lows), self.policy.allocator, fault_seconds)
+
+    def _doubts(self, sampled: dict[str, Metric]) -> list[str]:
+        """What a reader must know before believing the times."""
+        latency = sampled["latency"]
+        doubts = [doubt for timer in self.timers for doubt in timer.doubts]
+        doubts += resolution_warnings(latency, self._plans[0].calls)
+        if len(latency.lows) >= 12 and measure.falling(latency.lows, by=0.05):
+            doubts.append("got faster while it was sampled: too short a warm-up, or a machine settling down")
+        if graphs() > self._graphs:
+            doubts.append(f"torch.compile compiled {graphs() - self._graphs} more graph(s) while it was sampled")
+        device = self.made.inputs[0].device
+        if self.case.device == "cpu":
+            share = memory.denormal_share([*self.made.inputs, *self.made.module.parameters()])
+            if share > 0.01:
+                doubts.append(
+                    f"{share:.0%} of an input or weight are denormal numbers, on which CPUs are many times slower"
+                )
+        if self.layer.cost is not None and self.case.direction in (Direction.INFERENCE, Direction.FORWARD):
+            moved = self.layer.cost(self.made.inputs[0].element_size(), **self.params).bytes
+            if moved > 4 * flush.cache_bytes(device):  # less may lie in the cache
+                seconds = min(sampled.get("device", latency).lows)
+                doubts += limits.roofline_warning(seconds, moved, memory.copy_bandwidth(device))
+        return doubts
+
+    def _memory(self) -> list[Metric]:
+        if not self.case.device.startswith("cuda"):
+            return []
+        peak = float(torch.cuda.max_memory_allocated(self.case.device))
+        return [Metric("peak_memory", "B", ((peak,),), about="most GPU memory allocated at once")]
+
+    def _zeros(self) -> list[Metric]:
+        """What the device clocks subtract, so that their raw readings can be had again."""
+        zeros = [zero for plan in self._plans if (zero := getattr(plan.timer, "zero", None)) is not None]
+        about = "an empty kernel's time, already subtracted from the device time"
+        return [Metric("empty_kernel", "s", ((zero,),), about=about, hidden=True) for zero in zeros]
+
+    def _energy(self) -> list[Metric]:
+        if not self.policy.energy or not self.case.device.startswith("cuda"):
+            return []
+
+        def run(calls: int) -> None:
+            for _ in range(calls):
+                self.task.prepare()
+                self.task()
+            torch.cuda.synchronize(self.case.device)
+
+        meter = energy.Energy(self.case.device, self._uuid)
+        with self.task.grad_mode():
+            metric = meter.per_call(run)
+        if metric is None:
+            self.warnings.append(f"no energy: {meter.state}")
+        return [metric] if metric else []
+
+    def _took(self, name: str, seconds: float, about: str) -> None:
+        self.once.append(Metric(name, "s", ((seconds,),), "host", about))
+
+
+def resolution_warnings(metric: Metric, calls: int) -> tuple[str, ...]:
+    """A time of a few clock ticks, or no longer than an empty loop around a call, says little."""
+    low = min(metric.lows)
+    if low < 200e-9:
+        return (f"{low * 1e9:.0f} ns a call is near the cost of calling anything from Python; mind the resolution",)
+    if calls == 1 and low < 2e-6:
+        return ("single calls of under 2 us are near the clock's own cost",)
+    return ()
+
+
+def graphs() -> int:
+    """How many graphs torch.compile has made in this process; 0 where it was never used."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils else 0
+
+
+def _device(case: Case) -> torch.device:
+    device = torch.device(case.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise Unavailable("no CUDA device")
+        if (device.index or 0) >= torch.cuda.device_count():
+            raise Unavailable(f"no {case.device}: this machine has {torch.cuda.device_count()} CUDA device(s)")
+    cpus = environment.cpus()
+    if case.threads > cpus:
+        raise Unavailable(f"{case.threads} threads on {cpus} CPU(s): they would wait for one another")
+    return device
+
+
+def _set_process_state(case: Case, policy: Policy) -> None:
+    torch.set_num_threads(case.threads)
+    torch.backends.cuda.matmul.allow_tf32 = policy.tf32
+    torch.backends.cudnn.allow_tf32 = policy.tf32
+    torch.backends.cudnn.benchmark = policy.cudnn_benchmark
+    if policy.deterministic != torch.are_deterministic_algorithms_enabled():  # setting it imports all of inductor
+        torch.use_deterministic_algorithms(policy.deterministic)
+    if case.device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(case.device)
