@@ -41,17 +41,24 @@ def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_count
 
     A fixed warm-up is wrong both ways: the TorchScript profiling executor needs some calls of each shape, a clock
     that ramps up needs milliseconds, and neither is known beforehand. A plateau may also be a stair with a step down
-    behind it: it is believed after 250 calls, or 50 ms where calls are long. Steps after that are the stop rule's.
+    behind it: it is believed after 250 calls, or 0.1 s where calls are long. Steps after that are the stop rule's.
+    Spikes hide a slope from the last 20 calls, so the lows of the whole second half must not fall either.
     """
     start = now()
     times: list[float] = []
     while True:
         times.append(timer.window(call, 1))
         elapsed = now() - start
-        enough = len(times) >= policy.warmup_calls and elapsed >= (0.02 if len(times) >= 250 else 0.05)
-        steady = enough and not falling(times[-20:])
+        enough = len(times) >= policy.warmup_calls and elapsed >= (0.02 if len(times) >= 250 else 0.1)
+        steady = enough and not falling(times[-20:]) and not falling(lows(times[len(times) // 2 :]))
         if steady or elapsed >= policy.warmup_seconds:
             return WarmUp(len(times), elapsed, steady, statistics.median(times[-3:]))
+
+
+def lows(times: Sequence[float], blocks: int = 5) -> list[float]:
+    """The lowest of each of so many stretches of equal length, up to the last time; fewer times stay as they are."""
+    size = max(1, len(times) // blocks)
+    return [min(times[end - size : end]) for end in range(len(times), size - 1, -size)][:blocks][::-1]
 
 
 def falling(times: Sequence[float], by: float = 0.01) -> bool:

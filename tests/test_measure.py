@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.measure import calls_per_window, falling, plan, turn, warm_up
+from bench.measure import calls_per_window, falling, lows, plan, turn, warm_up
 from bench.model import Policy
 from bench.timers import HostTimer
 
@@ -88,7 +88,7 @@ def test_warm_up_ends_at_the_plateau_and_not_before() -> None:
     assert warm.per_call == pytest.approx(0.001)
 
 
-@pytest.mark.parametrize("seconds", [5e-6, 20e-6, 80e-6])
+@pytest.mark.parametrize("seconds", [5e-6, 20e-6, 160e-6])
 def test_warm_up_outlasts_a_stair_of_200_calls(seconds: float) -> None:
     clock = Clock()
     stair = Work(clock, lambda number: seconds * (1 if number >= 200 else 3))
@@ -96,6 +96,19 @@ def test_warm_up_outlasts_a_stair_of_200_calls(seconds: float) -> None:
     assert warm.steady
     assert warm.calls > 200
     assert warm.per_call == pytest.approx(seconds)
+
+
+def test_spikes_do_not_hide_a_slope_from_the_warm_up() -> None:
+    clock, rng = Clock(), random.Random(0)
+    sloping = Work(clock, lambda n: 0.0005 * (1 + max(0.0, 2 - n / 100)) * (2 if rng.random() < 0.3 else 1))
+    warm = warm_up(host(clock), sloping, Policy(warmup_seconds=60), clock.now)
+    assert warm.steady
+    assert warm.calls > 200
+
+
+def test_lows_are_those_of_equal_stretches_up_to_the_last_time() -> None:
+    assert lows([9.0, 5.0, 4.0, 3.0, 2.0, 6.0, 7.0], blocks=3) == [4.0, 2.0, 6.0]
+    assert lows([3.0, 1.0, 2.0], blocks=5) == [3.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("step", [4, 6, 10, 15, 20])
