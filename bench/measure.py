@@ -40,24 +40,36 @@ def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_count
     """Call until the times no longer fall, at least `policy.warmup_calls` and 20 ms, at most `policy.warmup_seconds`.
 
     A fixed warm-up is wrong both ways: the TorchScript profiling executor needs some calls of each shape, a clock
-    that ramps up needs milliseconds, and neither is known beforehand.
+    that ramps up needs milliseconds, and neither is known beforehand. A plateau may also be a stair with a step down
+    behind it: it is believed after 250 calls, or 0.1 s where calls are long. Steps after that are the stop rule's.
+    Spikes hide a slope from the last 20 calls, so the lows of the whole second half must not fall either.
     """
     start = now()
     times: list[float] = []
     while True:
         times.append(timer.window(call, 1))
         elapsed = now() - start
-        steady = len(times) >= policy.warmup_calls and elapsed >= 0.02 and not falling(times[-20:])
+        enough = len(times) >= policy.warmup_calls and elapsed >= (0.02 if len(times) >= 250 else 0.1)
+        steady = enough and not falling(times[-20:]) and not falling(lows(times[len(times) // 2 :]))
         if steady or elapsed >= policy.warmup_seconds:
             return WarmUp(len(times), elapsed, steady, statistics.median(times[-3:]))
 
 
+def lows(times: Sequence[float], blocks: int = 5) -> list[float]:
+    """The lowest of each of so many stretches of equal length, up to the last time; fewer times stay as they are."""
+    size = max(1, len(times) // blocks)
+    return [min(times[end - size : end]) for end in range(len(times), size - 1, -size)][:blocks][::-1]
+
+
 def falling(times: Sequence[float], by: float = 0.01) -> bool:
     """Whether later times tend to be lower than earlier ones (over three quarters of all pairs, Kendall's measure),
-    more than `by` from one half to the other. Pairs see a slow trend that no two neighbours show."""
-    half = len(times) // 2
+    more than `by` from one half to the other. Pairs see a slow trend that no two neighbours show, but not a step
+    near an end: that is every time of the first quarter above every one of the last."""
+    half, quarter = len(times) // 2, len(times) // 4
     if half < 1:
         return True  # nothing known yet
+    if quarter >= 4 and (1 - by) * min(times[:quarter]) > max(times[-quarter:]):
+        return True
     pairs = list(itertools.combinations(times, 2))
     fell = sum((later < earlier) + 0.5 * (later == earlier) for earlier, later in pairs)
     return fell > 0.75 * len(pairs) and statistics.median(times[-half:]) < (1 - by) * statistics.median(times[:half])

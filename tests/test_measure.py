@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.measure import calls_per_window, plan, turn, warm_up
+from bench.measure import calls_per_window, falling, lows, plan, turn, warm_up
 from bench.model import Policy
 from bench.timers import HostTimer
 
@@ -86,6 +86,48 @@ def test_warm_up_ends_at_the_plateau_and_not_before() -> None:
     assert warm.steady
     assert warm.calls >= 200
     assert warm.per_call == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("seconds", [5e-6, 20e-6, 160e-6])
+def test_warm_up_outlasts_a_stair_of_200_calls(seconds: float) -> None:
+    clock = Clock()
+    stair = Work(clock, lambda number: seconds * (1 if number >= 200 else 3))
+    warm = warm_up(host(clock), stair, Policy(warmup_seconds=60), clock.now)
+    assert warm.steady
+    assert warm.calls > 200
+    assert warm.per_call == pytest.approx(seconds)
+
+
+def test_spikes_do_not_hide_a_slope_from_the_warm_up() -> None:
+    clock, rng = Clock(), random.Random(0)
+    sloping = Work(clock, lambda n: 0.0005 * (1 + max(0.0, 2 - n / 100)) * (2 if rng.random() < 0.3 else 1))
+    warm = warm_up(host(clock), sloping, Policy(warmup_seconds=60), clock.now)
+    assert warm.steady
+    assert warm.calls > 200
+
+
+def test_lows_are_those_of_equal_stretches_up_to_the_last_time() -> None:
+    assert lows([9.0, 5.0, 4.0, 3.0, 2.0, 6.0, 7.0], blocks=3) == [4.0, 2.0, 6.0]
+    assert lows([3.0, 1.0, 2.0], blocks=5) == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("step", [4, 6, 10, 15, 20])
+def test_a_step_down_is_seen_wherever_it_lies_between_the_outer_quarters(step: int) -> None:
+    rng = random.Random(0)
+    times = [(2.0 if number < step else 1.0) * rng.uniform(1, 1.05) for number in range(20)]
+    assert falling(times) == (5 <= step <= 15)
+
+
+def test_noise_and_times_that_rise_are_not_falling() -> None:
+    rng = random.Random(0)
+    assert sum(falling([rng.lognormvariate(0, 0.1) for _ in range(20)]) for _ in range(1000)) <= 10
+    assert not falling([1 + 0.1 * number for number in range(20)])
+
+
+def test_a_short_call_is_not_warmed_up_for_longer_than_20_ms() -> None:
+    clock = Clock()
+    warm = warm_up(host(clock), Work(clock, constant(20e-6)), Policy(), clock.now)
+    assert warm.seconds == pytest.approx(0.02)
 
 
 def test_warm_up_makes_the_least_number_of_calls_even_if_steady_at_once() -> None:
