@@ -13,6 +13,9 @@ from bench.model import Direction
 from layers.variants import Made
 
 
+BALLAST = 16 << 20  # bytes: most that is put before an input
+
+
 class NoGradient(Exception):
     """The direction needs a backward pass and the output has none to give."""
 
@@ -57,12 +60,15 @@ class Task:
             self._require_gradient()
 
     def place(self, rng: random.Random) -> None:
-        """Copy the inputs to random 64-byte-aligned places, with blocks of random size allocated before them so that
-        the outputs land elsewhere too. Leaves their values, strides and requires_grad alone."""
+        """Copy the inputs to random 64-byte-aligned places, with blocks of random size, up to their own, allocated
+        before them so that the outputs land elsewhere too. Leaves values, strides and requires_grad alone."""
         if self._direction is Direction.BACKWARD:
             self.output = None  # its graph holds the old inputs
         self._ballast = [
-            torch.empty(rng.randrange(1, 64) * 64, dtype=torch.uint8, device=tensor.device) for tensor in self.inputs
+            torch.empty(
+                64 * rng.randrange(1, 65 + min(tensor.nbytes, BALLAST) // 64), dtype=torch.uint8, device=tensor.device
+            )
+            for tensor in self.inputs
         ]
         self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self.inputs))
 

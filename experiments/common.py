@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import environment, stats
+from bench.memory import fix_allocator
 from bench.model import Case, Metric, Policy
-from bench.worker import Session, fix_allocator
+from bench.session import Session
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "experiments"
 ALONE = 1.5  # busy CPUs, our own one included, above which a measurement is taken again
