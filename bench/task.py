@@ -12,7 +12,6 @@ from torch import Tensor
 from bench.model import Direction
 from layers.variants import Made
 
-
 BALLAST = 16 << 20  # bytes: most that is put before an input
 
 
