@@ -6,11 +6,10 @@ What the words in it mean is `config`'s.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -125,9 +124,6 @@ class File:
             content = msgspec.convert(self._plain, SuiteFile)
         except msgspec.ValidationError as error:
             raise self._explained(str(error)) from None
-        for field in Policy.__struct_fields__:
-            if getattr(content.policy, field) == math.inf:  # JSON, and so a run file, has no infinity
-                raise self.error(("policy", field), "infinity cannot be saved", "a large number does the same")
         if content.name is not None and not re.fullmatch(r"[^/\\\x00-\x1f]+", content.name):
             message = f"{content.name!r} cannot name a folder"
             raise self.error(("name",), message, "text without slashes and control characters")
@@ -150,6 +146,9 @@ class File:
             )
         if missing := re.fullmatch("Object missing required field `(.*)`", message):
             return self.error(keys, f"'{missing[1]}' is missing", "layerbench schema")
+        if invalid := re.fullmatch("Invalid enum value '(.*)'", message):
+            names = [str(name) for name in get_args(get_type_hints(Policy)[str(keys[-1])])]
+            return self.error(keys, f"is {invalid[1]!r}{closest(invalid[1], names)}", f"one of {', '.join(names)}")
         words = re.sub(r"\w+", lambda found: YAML_WORDS.get(found[0], found[0]), message)
         words = words.replace("`", "").replace(" | ", " or ").replace("Expected", "expected")
         value: Any = self._plain

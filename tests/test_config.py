@@ -317,9 +317,9 @@ def test_a_wrong_type_is_an_error_in_words_of_yaml(fault: Any, text: str, expect
     [
         ("seconds: -1", "suite.yaml:3: policy.seconds: is -1.0; more than 0"),
         ("target: 2", "suite.yaml:3: policy.target: is 2.0; between 0 and 1"),
-        ("timeout: .inf", "suite.yaml:3: policy.timeout: infinity cannot be saved"),
+        ("timeout: .inf", "suite.yaml:3: policy.timeout: is inf; more than 0, and finite"),
         ("seconds: .nan", "suite.yaml:3: policy.seconds: is nan; more than 0"),
-        ("allocator: cold", "suite.yaml:3: policy.allocator: is 'cold'; 'warm' or 'default'"),
+        ("allocator: wram", "suite.yaml:3: policy.allocator: is 'wram'; did you mean 'warm'? (one of warm, default)"),
     ],
 )
 def test_a_policy_out_of_range_is_an_error_at_its_field(fault: Any, policy: str, expected: str) -> None:
