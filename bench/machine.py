@@ -10,6 +10,7 @@ import ctypes
 import math
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -147,10 +148,19 @@ def malloc() -> str:
             *(("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)),
         )
 
-    found, library = Found(), ctypes.CDLL(None)
-    if not library.dladdr(library.malloc, ctypes.byref(found)):
-        raise OSError("no library is known for malloc")
-    return Path(os.fsdecode(found.file)).name
+    def home(library: ctypes.CDLL) -> Path:
+        found = Found()
+        if not library.dladdr(library.malloc, ctypes.byref(found)):
+            raise OSError("no library is known for malloc")
+        return Path(os.fsdecode(found.file))
+
+    where = home(ctypes.CDLL(None))
+    if where.suffix == ".so" or ".so." in where.name:
+        return where.name
+    # A Python that is no position-independent executable answers with its own jump to malloc, wherever that leads.
+    preloaded = re.split("[ :]+", os.environ.get("LD_PRELOAD", ""))
+    own = [path for path in map(Path, filter(None, preloaded)) if home(ctypes.CDLL(str(path))).name == path.name]
+    return own[0].name if own else home(ctypes.CDLL("libc.so.6")).name
 
 
 def _memory_limit() -> int | None:

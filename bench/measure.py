@@ -41,7 +41,7 @@ def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_count
 
     A fixed warm-up is wrong both ways: the TorchScript profiling executor needs some calls of each shape, a clock
     that ramps up needs milliseconds, and neither is known beforehand. A plateau may also be a stair with a step down
-    behind it: it is believed after 250 calls, or 0.1 s where calls are long. Steps after that are the stop rule's.
+    behind it: it is believed after 250 calls, or 0.1 s, or where that is under 20 calls, which show no slope, 0.5 s.
     Spikes hide a slope from the last 20 calls, so the lows of the whole second half must not fall either.
     """
     start = now()
@@ -49,7 +49,8 @@ def warm_up(timer: Timer, call: Call, policy: Policy, now: Now = time.perf_count
     while True:
         times.append(timer.window(call, 1))
         elapsed = now() - start
-        enough = len(times) >= policy.warmup_calls and elapsed >= (0.02 if len(times) >= 250 else 0.1)
+        least = 0.02 if len(times) >= 250 else 0.1 if len(times) >= 20 else 0.5
+        enough = len(times) >= policy.warmup_calls and elapsed >= least
         steady = enough and not falling(times[-20:]) and not falling(lows(times[len(times) // 2 :]))
         if steady or elapsed >= policy.warmup_seconds:
             return WarmUp(len(times), elapsed, steady, statistics.median(times[-3:]))

@@ -1,13 +1,14 @@
 """How far apart do two identical processes come out?  python -m experiments.placement [threads]
 
-Pairs of fresh processes measure the same case in turns, 50 ms at a time, so that what disturbs the machine disturbs
-both; what is left is what differs between them. Three ways: `naive`, inputs fixed, the median of all turns (with
-glibc's allocator as it is, and warm), and `layerbench`: inputs placed anew for each 4 ms slot, lowest of a turn,
-median of the turns.
+Pairs of fresh processes measure the same case in turns, 20 ms at a time, so that what disturbs the machine disturbs
+both; what is left is what differs between them. Three ways: `naive`, inputs fixed, the median of all turns, glibc as it
+is; `layerbench`: inputs placed anew for each 4 ms slot, lowest of a turn, median of the turns, allocator warm; and
+that with small pages instead of huge ones.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import statistics
 import sys
@@ -26,7 +27,8 @@ from layers import load
 from layers.variants import make
 
 PAIRS, TURNS = 20, 10
-NAIVE_TURN = 0.05  # s
+PR_SET_THP_DISABLE = 41
+NAIVE_TURN = 0.02  # s, as long as one of the harness's
 
 
 class Naive:
@@ -49,6 +51,8 @@ held: dict[str, Naive | Sampler] = {}  # in the processes that measure: the case
 
 def begin(way: str, case: Case) -> None:
     """In a measuring process: take up a case."""
+    if way == "small pages":
+        ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     held["it"] = Naive(case) if way == "naive" else Sampler(case, Policy())
 
 
@@ -78,14 +82,14 @@ def main() -> None:
         "roll 2^20": case("ROLL", threads=threads, length=2**20),
         "unfold+matmul 64x64": case("WINDOWS", threads=threads, size=64),
     }
-    ways = {"naive": ("naive", "default"), "naive, warm": ("naive", "warm"), "layerbench": ("ours", "warm")}
+    ways = {"naive": "default", "small pages": "warm", "layerbench": "warm"}
     logs: dict[tuple[str, str], list[float]] = {(what, way): [] for what in cases for way in ways}
     for _ in range(PAIRS):
-        for way, (kind, allocator) in ways.items():
+        for way, allocator in ways.items():
             with fresh(allocator) as a, fresh(allocator) as b:
                 a.submit(abs, 0), b.submit(abs, 0)  # both import torch at once
                 for what, one in cases.items():
-                    logs[what, way].append(quiet.take(partial(pair, (a, b), kind, one)))
+                    logs[what, way].append(quiet.take(partial(pair, (a, b), way, one)))
     rows = [
         {
             "case": what,

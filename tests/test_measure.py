@@ -106,6 +106,13 @@ def test_spikes_do_not_hide_a_slope_from_the_warm_up() -> None:
     assert warm.calls > 200
 
 
+def test_a_slope_of_long_calls_is_followed_to_its_end() -> None:
+    clock = Clock()
+    warm = warm_up(host(clock), Work(clock, lambda n: 0.01 * (1 + max(0.0, 2 - n / 100))), Policy(), clock.now)
+    assert warm.steady
+    assert warm.calls > 200
+
+
 def test_lows_are_those_of_equal_stretches_up_to_the_last_time() -> None:
     assert lows([9.0, 5.0, 4.0, 3.0, 2.0, 6.0, 7.0], blocks=3) == [4.0, 2.0, 6.0]
     assert lows([3.0, 1.0, 2.0], blocks=5) == [3.0, 1.0, 2.0]
