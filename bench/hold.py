@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -163,6 +164,19 @@ class SleepGpu(_Events):
 
     def nothing(self) -> None:
         torch.cuda._sleep(0)
+
+
+class NetClock(ABC):
+    """A device clock less its own reading of a kernel that does nothing: `zero`, which zero_of() finds."""
+
+    zero: float
+
+    def window(self, call: Any, calls: int) -> float:
+        return max(self._raw(call, calls) - self.zero, 0.0)
+
+    @abstractmethod
+    def _raw(self, call: Any, calls: int) -> float:
+        """Seconds per call as the clock reads them."""
 
 
 def gpu_for(device: torch.device) -> Gpu:

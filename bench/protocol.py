@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bench.model import Case, Measurement, Metric, Policy, Status
+from bench.model import Case, Measurement, Policy, Status
 
 
 class Describe(msgspec.Struct, frozen=True):
@@ -36,7 +36,6 @@ class Prepared(msgspec.Struct, frozen=True):
     bound: float | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()  # taken once: first call, warm-up
 
     def measurement(self, case: Case) -> Measurement:
         """The result of a case that ended while it was being prepared."""

@@ -95,7 +95,6 @@ class Session:
             bound=self.bound,
             warnings=tuple(self.warnings),
             notes=self.made.notes,
-            metrics=tuple(self.once),
         )
 
     def sample(self, number: int) -> Turn:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from bench.hold import TIMEOUT, Gpu, gpu_for, zero_of
+from bench.hold import TIMEOUT, Gpu, NetClock, gpu_for, zero_of
 from bench.timers import Call, ClockUnavailable, Flush, no_gc
 
 Work = Callable[[], object]
@@ -138,25 +138,33 @@ class Stopwatch:
         self._held = self._strikes < 2
 
 
-class EventTimer:
-    """Time the GPU is busy with a call: calls back to back between two events, all enqueued behind a hold."""
+class _EventClock(NetClock):
+    """What the two clocks share: a stopwatch of events, its doubts, and its zero."""
 
     metric = "device"
-    clock = "events"
-    about = "GPU time of one call: CUDA events behind a hold that outlasts the enqueueing, less an empty kernel's"
 
-    def __init__(self, device: torch.device, *, flush: Flush | None = None, gpu: Gpu | None = None) -> None:
-        self._gpu, self._flush = gpu or gpu_for(device), flush
-        self._watch = Stopwatch(self._gpu)
-        self.zero = zero_of(self._raw, self._gpu)
-        self._watch.forget()
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu, self._watch = gpu, Stopwatch(gpu)
 
     @property
     def doubts(self) -> tuple[str, ...]:
         return self._watch.doubts
 
-    def window(self, call: Call, calls: int) -> float:
-        return max(self._raw(call, calls) - self.zero, 0.0)
+    def _set_zero(self) -> None:
+        self.zero = zero_of(self._raw, self._gpu)
+        self._watch.forget()
+
+
+class EventTimer(_EventClock):
+    """Time the GPU is busy with a call: calls back to back between two events, all enqueued behind a hold."""
+
+    clock = "events"
+    about = "GPU time of one call: CUDA events behind a hold that outlasts the enqueueing, less an empty kernel's"
+
+    def __init__(self, device: torch.device, *, flush: Flush | None = None, gpu: Gpu | None = None) -> None:
+        super().__init__(gpu or gpu_for(device))
+        self._flush = flush
+        self._set_zero()
 
     def _raw(self, call: Call, calls: int) -> float:
         with no_gc(), self._gpu.current():
@@ -164,7 +172,7 @@ class EventTimer:
             return total / calls
 
 
-class GraphTimer:
+class GraphTimer(_EventClock):
     """Time the GPU is busy with a call: replays of a CUDA graph of many calls, between two events.
 
     No host between the calls at all. Captured anew for every window, for the inputs may have moved. Times at least
@@ -172,27 +180,17 @@ class GraphTimer:
     runs on the GPU, makes this clock unavailable.
     """
 
-    metric = "device"
     clock = "graph"
     about = "GPU time of one call: replays of a CUDA graph of up to 100 calls between events, less an empty kernel's"
 
     def __init__(self, device: torch.device, *, flush: Flush | None = None) -> None:
         if flush is not None:
             raise ClockUnavailable("graph: calls inside a graph follow at once, no flush fits between them untimed")
-        self._gpu = gpu_for(device)
-        self._watch = Stopwatch(self._gpu)
+        super().__init__(gpu_for(device))
         self._stream = torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._may_prepare = False
-        self.zero = zero_of(self._raw, self._gpu)
-        self._watch.forget()
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._watch.doubts
-
-    def window(self, call: Call, calls: int) -> float:
-        return max(self._raw(call, calls) - self.zero, 0.0)
+        self._set_zero()
 
     def _raw(self, call: Call, calls: int) -> float:
         with no_gc(), self._gpu.current():

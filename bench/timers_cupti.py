@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from bench.hold import Gpu, gpu_for, zero_of
+from bench.hold import Gpu, NetClock, gpu_for, zero_of
 from bench.timers import Call, ClockUnavailable, Flush, no_gc
 
 Interval = tuple[int, int]  # start and end, ns
@@ -69,7 +69,7 @@ def recorder() -> Recorder:
         raise ClockUnavailable(f"cupti: refused: {type(error).__name__}: {error}") from error
 
 
-class CuptiTimer:
+class CuptiTimer(NetClock):
     """Time the GPU is busy with a call: what its kernels, copies and fills cover together, gaps left out.
 
     Overlapping kernels count once. Once used, CUPTI stays attached to the process and makes launches dearer.
@@ -106,9 +106,6 @@ class CuptiTimer:
         if self._lost:
             found.append("CUPTI recorded kernels without their times")
         return tuple(found)
-
-    def window(self, call: Call, calls: int) -> float:
-        return max(self._raw(call, calls) - self.zero, 0.0)
 
     def _raw(self, call: Call, calls: int) -> float:
         several = 1 if call.fresh or self._flush else calls
