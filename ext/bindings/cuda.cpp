@@ -36,8 +36,12 @@ at::Tensor gather(const Conv& c, const Gather& g, const at::Tensor& source, cons
     const c10::cuda::CUDAGuard guard(source.device());
     const at::Tensor in = source.contiguous(), w = weight.contiguous(), b = bias ? bias->contiguous() : at::Tensor();
     at::Tensor out = at::empty({g.batch, g.results, g.y.dest, g.x.dest}, source.options());
+    const int64_t scratch_size = gather_scratch(c.dtype, g);
+    at::Tensor scratch;
+    if (scratch_size) scratch = at::empty({scratch_size}, in.options().dtype(at::kFloat));
     C10_CUDA_CHECK(gather_cuda(c.dtype, in.const_data_ptr(), w.const_data_ptr(), bias ? b.const_data_ptr() : nullptr,
-                               out.mutable_data_ptr(), g, c10::cuda::getCurrentCUDAStream()));
+                               out.mutable_data_ptr(), scratch_size ? scratch.mutable_data_ptr<float>() : nullptr, g,
+                               c10::cuda::getCurrentCUDAStream()));
     return out;
 }
 
@@ -60,12 +64,14 @@ at::Tensor cuda_grad_weight(const at::Tensor& grad, const at::Tensor& input, at:
     const Conv c = check_grad_weight(grad, input, {kernel_size, stride, padding, dilation});
     const Gather& g = c.forward;
     const c10::cuda::CUDAGuard guard(grad.device());
-    const at::Tensor gr = grad.contiguous(), in = input.contiguous();
-    const auto options = grad.options().dtype(c.dtype == Dtype::f64 ? at::kDouble : at::kFloat);
-    at::Tensor sums = at::empty({weight_grad_splits(g), g.results, g.channels, g.weight_channel}, options);
-    C10_CUDA_CHECK(weight_grad_cuda(c.dtype, gr.const_data_ptr(), in.const_data_ptr(), sums.mutable_data_ptr(), g,
-                                    c10::cuda::getCurrentCUDAStream()));
-    return sums.sum(0).to(input.scalar_type());
+    const at::Tensor in = input.contiguous();
+    const at::ScalarType wide = c.dtype == Dtype::f64 ? at::kDouble : at::kFloat;
+    at::Tensor sums = at::empty({weight_grad_sums(c.dtype, g, false)}, grad.options().dtype(wide));
+    at::Tensor out = at::empty({g.results, g.channels, g.weight_channel}, grad.options());
+    const Strides by{grad.stride(0), grad.stride(1), grad.stride(2), grad.stride(3)};
+    C10_CUDA_CHECK(weight_grad_cuda(c.dtype, grad.const_data_ptr(), by, in.const_data_ptr(), sums.mutable_data_ptr(),
+                                    out.mutable_data_ptr(), nullptr, g, c10::cuda::getCurrentCUDAStream()));
+    return out;
 }
 
 void host_hold(const at::Tensor& state, int64_t turn, int64_t timeout) {

@@ -1,6 +1,16 @@
 #include "cuda.cuh"
 
 namespace layerbench {
+
+// In gather3x3.cu and gather_mma.cu.
+bool fits_gather3x3(Dtype dtype, const Gather& g);
+cudaError_t gather3x3_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+                           const Gather& g, cudaStream_t stream);
+bool fits_gather_mma(Dtype dtype, const Gather& g);
+int64_t gather_mma_scratch(Dtype dtype, const Gather& g);
+cudaError_t gather_mma_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+                            float* scratch, const Gather& g, cudaStream_t stream);
+
 namespace {
 
 constexpr int kThreads = 128;
@@ -124,9 +134,15 @@ bool inside(const Axis& a) { return a.origin == 0 && a.step > 0; }  // then the 
 
 }  // namespace
 
-cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+int64_t gather_scratch(Dtype dtype, const Gather& g) {
+    return !fits_gather3x3(dtype, g) && fits_gather_mma(dtype, g) ? gather_mma_scratch(dtype, g) : 0;
+}
+
+cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest, float* scratch,
                         const Gather& g, cudaStream_t stream) {
     if (g.batch * g.results * g.y.dest * g.x.dest == 0) return cudaSuccess;
+    if (fits_gather3x3(dtype, g)) return gather3x3_cuda(dtype, source, weight, bias, dest, g, stream);
+    if (fits_gather_mma(dtype, g)) return gather_mma_cuda(dtype, source, weight, bias, dest, scratch, g, stream);
     return with_floating(dtype, [&](auto type) {
         using T = decltype(type);
         if (g.y.div != 1 || g.x.div != 1) return launch<T, kStrided>(source, weight, bias, dest, g, stream);

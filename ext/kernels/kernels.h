@@ -65,16 +65,25 @@ cudaError_t shift_cuda(const void* in, void* out, const Shift& s, cudaStream_t s
 
 cudaError_t vecadd_cuda(Dtype dtype, const void* x, const void* y, void* out, int64_t n, cudaStream_t stream);
 
+// How many floats of scratch memory gather_cuda needs.
+int64_t gather_scratch(Dtype dtype, const Gather& g);
+
 // Floating dtypes; half and bfloat16 accumulate in float. bias may be null.
-cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest, float* scratch,
                         const Gather& g, cudaStream_t stream);
 
-// How many partial sums the weight gradient is split into: the first dimension of `sums` below.
-int64_t weight_grad_splits(const Gather& g);
+// How far apart the elements of an image lie.
+struct Strides {
+    int64_t batch, channel, y, x;
+};
 
-// sums[splits, results, channels, taps] (float, or double for f64), each written once: the caller adds them up.
-cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const void* source, void* sums, const Gather& g,
-                             cudaStream_t stream);
+// How many partial sums (float, or double for f64) the weight gradient needs room for.
+int64_t weight_grad_sums(Dtype dtype, const Gather& g, bool bias);
+
+// The gradients of weight[results, channels, taps] and, unless null, of bias[results]; g is the forward Gather. `grad`
+// lies as `by` says, so that the gradient of a sum, one value over and over, needs not be written out.
+cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const Strides& by, const void* source, void* sums, void* weight,
+                             void* bias, const Gather& g, cudaStream_t stream);
 
 // Keeps `stream` busy until the host writes `turn` (or more) into state[0], or for `timeout` ns at most: then state[1]
 // becomes `turn`. `state` is pinned host memory.

@@ -11,7 +11,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     shift_kernel(const T* __restrict__ in, T* __restrict__ out, int64_t total, int64_t row, int64_t shift) {
     for (int64_t part = blockIdx.x; part * kPart < total; part += gridDim.x) {
-        const int64_t start = part * kPart, first = start % row;
+        const int64_t start = part * kPart, first = row == total ? start : start % row;
         T value[kItems];
 #pragma unroll
         for (int i = 0; i < kItems; ++i) {
@@ -29,6 +29,58 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
+// The same in 16 bytes at a time, whatever the shift: each comes from two neighbours, of which a thread finds one in the
+// L1. kWord < 0: a whole number of them. `shift` is how many whole ones the lower lies back; the sum's first byte is byte 4 * kWord + bits / 8 of the two.
+template <int kWord>
+__global__ void __launch_bounds__(kThreads)
+    shift_wide_kernel(const uint4* __restrict__ in, uint4* __restrict__ out, int64_t total, int64_t row, int64_t shift,
+                      unsigned bits) {
+    constexpr int kWide = 1, kStep = kThreads * kWide;
+    for (int64_t part = blockIdx.x; part * kStep < total; part += gridDim.x) {
+        const int64_t start = part * kStep, first = row == total ? start : start % row;
+        uint4 low[kWide], high[kWide];
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+            const int64_t at = start + threadIdx.x + i * kThreads;
+            int64_t column = first + threadIdx.x + i * kThreads;
+            if (column >= row) column = row >= kStep ? column - row : uint32_t(column) % uint32_t(row);
+            column -= shift;
+            low[i] = at < total && column >= 0 && column < row ? in[at - shift] : uint4{};
+            if (kWord >= 0) high[i] = at < total && column >= -1 && column + 1 < row ? in[at - shift + 1] : uint4{};
+        }
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+            const int64_t at = start + threadIdx.x + i * kThreads;
+            if constexpr (kWord < 0) {
+                if (at < total) out[at] = low[i];
+                continue;
+            }
+            const uint32_t word[8] = {low[i].x,  low[i].y,  low[i].z,  low[i].w,
+                                      high[i].x, high[i].y, high[i].z, high[i].w};
+            const auto two = [&](int j) { return __funnelshift_r(word[kWord + j], word[kWord + j + 1], bits); };
+            if (at < total) out[at] = {two(0), two(1), two(2), two(3)};
+        }
+    }
+}
+
+cudaError_t launch_wide(const void* in, void* out, const Shift& s, cudaStream_t stream) {
+    const int64_t row = s.row * s.unit / 16, bytes = s.shift * s.unit, total = s.rows * row;
+    const int64_t back = ceil_div(bytes + (int64_t(1) << 62), 16) - (int64_t(1) << 58);  // rounded up, also below zero
+    const int rest = int(back * 16 - bytes);
+    const auto run = [&](auto kernel) {
+        kernel<<<grid(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
+            static_cast<const uint4*>(in), static_cast<uint4*>(out), total, row, back, unsigned(rest % 4 * 8));
+        return cudaGetLastError();
+    };
+    switch (rest == 0 ? -1 : rest / 4) {
+        case -1: return run(shift_wide_kernel<-1>);
+        case 0: return run(shift_wide_kernel<0>);
+        case 1: return run(shift_wide_kernel<1>);
+        case 2: return run(shift_wide_kernel<2>);
+        default: return run(shift_wide_kernel<3>);
+    }
+}
+
 template <typename T>
 cudaError_t launch(const void* in, void* out, const Shift& s, cudaStream_t stream) {
     const int64_t total = s.rows * s.row;
@@ -41,6 +93,8 @@ cudaError_t launch(const void* in, void* out, const Shift& s, cudaStream_t strea
 
 cudaError_t shift_cuda(const void* in, void* out, const Shift& s, cudaStream_t stream) {
     if (s.rows == 0 || s.row == 0) return cudaSuccess;
+    const bool aligned = reinterpret_cast<uintptr_t>(in) % 16 == 0 && reinterpret_cast<uintptr_t>(out) % 16 == 0;
+    if (aligned && s.row * s.unit % 16 == 0) return launch_wide(in, out, s, stream);
     switch (s.unit) {
         case 1: return launch<uint8_t>(in, out, s, stream);
         case 2: return launch<uint16_t>(in, out, s, stream);
