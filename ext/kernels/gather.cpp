@@ -48,77 +48,69 @@ inline int64_t position(const Axis& axis, int64_t dest, int64_t tap) {
     return at >= 0 && at / axis.div < axis.source ? at / axis.div : -1;
 }
 
-// The source values behind one tile of a destination row, zero outside of the image.
+// The source values behind one tile of a destination row: a line for every channel and tap that reaches the image.
 template <typename T>
 class Patches {
 public:
     struct Line {
-        const T* values;  // of the first tap, one for each column; those of the next tap are stride() further
+        const T* values;  // behind the first tap, one for each column; those of the next tap are stride() further
         int64_t tap;      // the first tap's number among channels * taps
     };
 
-    Patches(const Gather& g, int64_t lanes, int64_t tile)
-        : g_(g), lanes_(lanes), tile_(tile), dense_(g.x.mult == 1 && g.x.div == 1),
-          spread_((g.x.taps - 1) * std::abs(g.x.step)), back_(std::min<int64_t>(0, (g.x.taps - 1) * g.x.step)) {
-        const int64_t lines = g.channels * g.y.taps;
-        copies_.resize(lines * (dense_ ? lanes + spread_ : tile * g.x.taps));
-        lines_.reserve(lines);
+    Patches(const Gather& g, int64_t lanes, int64_t tile) : g_(g), lanes_(lanes), tile_(tile) {
+        if (g.x.mult == 1 && g.x.div == 1) {
+            const auto [left, right] = std::minmax<int64_t>({0, (g.x.taps - 1) * g.x.step});
+            first_ = std::max<int64_t>(0, -g.x.origin - left);
+            last_ = std::clamp<int64_t>(g.x.source - g.x.origin - right, 0, g.x.dest);
+        }
+        copies_.resize(g.channels * g.y.taps * g.x.taps * (last_ < 0 ? tile : lanes));
+        lines_.reserve(g.channels * g.y.taps);
     }
 
-    // Finds the lines behind the tile at row y and column x, and returns its columns: as many whole vectors as need no
-    // zeros, which are read where they are; or else one vector, from copies.
+    // Finds the lines behind the tile at row y and column x, and returns its columns. Where no column needs a zero, at
+    // least a vector is read where it lies; else copies are, with zeros up to a whole vector.
     int64_t gather(const T* image, int64_t y, int64_t x) {
-        const int64_t start = x + g_.x.origin + back_, left = g_.x.dest - x;
-        const int64_t whole = start < 0 ? 0 : (g_.x.source - start - spread_) / lanes_ * lanes_;
-        const int64_t columns = std::min(left, dense_ ? std::clamp(whole, lanes_, tile_) : tile_);
-        const int64_t length = round_up(columns, lanes_);
-        const bool direct = dense_ && length <= whole;
+        direct_ = x >= first_ && x + lanes_ <= last_;
+        const int64_t end = direct_ ? last_ : x < first_ && first_ + lanes_ <= last_ ? first_ : g_.x.dest;
+        const int64_t columns = std::min(end - x, direct_ || last_ < 0 ? tile_ : lanes_);
+        stride_ = direct_ ? g_.x.step : round_up(columns, lanes_);
         lines_.clear();
-        free_ = copies_.data();
-        stride_ = dense_ ? g_.x.step : length;
+        T* free = copies_.data();
         for (int64_t i = 0; i < g_.y.taps; ++i) {
             const int64_t at = position(g_.y, y, i);
             if (at < 0) continue;
             for (int64_t c = 0; c < g_.channels; ++c) {
                 const T* line = image + (c * g_.y.source + at) * g_.x.source;
-                const T* values = direct ? line + start : dense_ ? pad(line, start) : pick(line, x, length);
-                lines_.push_back({dense_ ? values - back_ : values, (c * g_.y.taps + i) * g_.x.taps});
+                lines_.push_back({direct_ ? line + x + g_.x.origin : free, (c * g_.y.taps + i) * g_.x.taps});
+                if (!direct_) free = copy(line, x, columns, free);
             }
         }
         return columns;
     }
 
+    bool direct() const { return direct_; }
     const std::vector<Line>& lines() const { return lines_; }
     int64_t stride() const { return stride_; }
 
 private:
-    // A copy of the line from `start` on, one vector for all taps.
-    const T* pad(const T* line, int64_t start) {
-        const T* values = free_;
-        for (int64_t at = start; at < start + lanes_ + spread_; ++at)
-            *free_++ = at >= 0 && at < g_.x.source ? line[at] : T(0);
-        return values;
-    }
-
-    // For every tap the values of each column.
-    const T* pick(const T* line, int64_t x, int64_t length) {
-        const T* values = free_;
-        for (int64_t j = 0; j < g_.x.taps; ++j, free_ += length) {
-            std::fill(free_, free_ + length, T(0));
-            int64_t k = 0, at = x * g_.x.mult + g_.x.origin + j * g_.x.step;
-            for (; k < length && (at < 0 || at % g_.x.div != 0); ++k) at += g_.x.mult;
-            at /= g_.x.div;
-            for (; k < length && at < g_.x.source; k += g_.x.div, at += g_.x.mult) free_[k] = line[at];
+    T* copy(const T* line, int64_t x, int64_t columns, T* to) const {
+        const Axis& a = g_.x;
+        for (int64_t j = 0; j < a.taps; ++j, to += stride_) {
+            std::fill(to, to + stride_, T(0));
+            int64_t k = 0, at = x * a.mult + a.origin + j * a.step;
+            while (k < columns && (at < 0 || (a.div > 1 && at % a.div != 0))) ++k, at += a.mult;  // divisions are slow
+            if (a.div > 1) at /= a.div;
+            for (; k < columns && at < a.source; k += a.div, at += a.mult) to[k] = line[at];
         }
-        return values;
+        return to;
     }
 
     const Gather& g_;
     int64_t lanes_, tile_;
-    bool dense_;
-    int64_t spread_, back_, stride_;
+    int64_t first_ = -1, last_ = -1;  // columns of which no tap needs a zero; none where the columns are not neighbours
+    int64_t stride_ = 0;
+    bool direct_ = false;
     std::vector<T> copies_;
-    T* free_;
     std::vector<Line> lines_;
 };
 
@@ -167,11 +159,15 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
 template <typename M, int R, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void blocks(const Patches<T>& patches, int64_t taps, int64_t columns, const T* weight, const T* bias,
                               T* dest, int64_t plane) {
-    int64_t k = 0;
-    for (; k + M::columns <= columns; k += M::columns)
+    // The last block overlaps the one before it, rather than be a narrow one.
+    for (int64_t next = 0, k; next < columns && columns >= M::columns; next += M::columns) {
+        k = std::min(next, columns - M::columns);
         block<M, R, M::vectors>(patches, taps, k, weight, bias, dest + k, plane, M::columns);
-    for (; k < columns; k += M::lanes)
-        block<M, R, 1>(patches, taps, k, weight, bias, dest + k, plane, std::min(M::lanes, columns - k));
+    }
+    for (int64_t next = 0, k; next < columns && columns < M::columns; next += M::lanes) {
+        k = std::max<int64_t>(0, std::min(next, columns - M::lanes));
+        block<M, R, 1>(patches, taps, k, weight, bias, dest + k, plane, std::min(M::lanes, columns));
+    }
 }
 
 template <typename M, typename T = typename M::Scalar>
@@ -249,6 +245,7 @@ LAYERBENCH_INLINE void weight_grad_rows(const T* grad, const T* source, T* sums,
         const T* image = source + n * g.channels * g.y.source * g.x.source;
         for (int64_t x = 0, count = 0; x < g.x.dest; x += count) {
             count = patches.gather(image, y, x);
+            if (patches.direct()) count -= count % M::lanes;
             const int64_t columns = round_up(count, M::lanes);
             for (int64_t r = 0; r < filters; ++r) {
                 lines[r] = grad + (n * g.results + first + r) * plane + y * g.x.dest + x;
