@@ -62,6 +62,8 @@ public:
             const auto [left, right] = std::minmax<int64_t>({0, (g.x.taps - 1) * g.x.step});
             first_ = std::max<int64_t>(0, -g.x.origin - left);
             last_ = std::clamp<int64_t>(g.x.source - g.x.origin - right, 0, g.x.dest);
+            // Rather one copied tile than three that are narrow.
+            if (last_ - first_ < std::min(g.x.dest, tile / 4)) first_ = last_ = -1;
         }
         copies_.resize(g.channels * g.y.taps * g.x.taps * (last_ < 0 ? tile : lanes));
         lines_.reserve(g.channels * g.y.taps);
@@ -98,9 +100,16 @@ private:
         for (int64_t j = 0; j < a.taps; ++j, to += stride_) {
             std::fill(to, to + stride_, T(0));
             int64_t k = 0, at = x * a.mult + a.origin + j * a.step;
-            while (k < columns && (at < 0 || (a.div > 1 && at % a.div != 0))) ++k, at += a.mult;  // divisions are slow
-            if (a.div > 1) at /= a.div;
-            for (; k < columns && at < a.source; k += a.div, at += a.mult) to[k] = line[at];
+            if (at < 0) k = std::min(columns, (a.mult - 1 - at) / a.mult);
+            at += k * a.mult;
+            while (k < columns && a.div > 1 && at % a.div != 0) ++k, at += a.mult;
+            at /= a.div;
+            const int64_t count = std::min((columns - k + a.div - 1) / a.div, (a.source - at + a.mult - 1) / a.mult);
+            if (count > 0 && a.div == 1 && a.mult == 1) {
+                std::copy_n(line + at, count, to + k);
+            } else {
+                for (int64_t i = 0; i < count; ++i) to[k + i * a.div] = line[at + i * a.mult];
+            }
         }
         return to;
     }
@@ -155,18 +164,18 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
     }
 }
 
-// The same for a whole tile.
-template <typename M, int R, typename T = typename M::Scalar>
+// The same for a whole tile, in blocks of V vectors, or fewer where it is narrow. The last one overlaps the one before.
+template <typename M, int R, int V = M::vectors, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void blocks(const Patches<T>& patches, int64_t taps, int64_t columns, const T* weight, const T* bias,
                               T* dest, int64_t plane) {
-    // The last block overlaps the one before it, rather than be a narrow one.
-    for (int64_t next = 0, k; next < columns && columns >= M::columns; next += M::columns) {
-        k = std::min(next, columns - M::columns);
-        block<M, R, M::vectors>(patches, taps, k, weight, bias, dest + k, plane, M::columns);
-    }
-    for (int64_t next = 0, k; next < columns && columns < M::columns; next += M::lanes) {
-        k = std::max<int64_t>(0, std::min(next, columns - M::lanes));
-        block<M, R, 1>(patches, taps, k, weight, bias, dest + k, plane, std::min(M::lanes, columns));
+    constexpr int64_t width = V * M::lanes;
+    if (V > 1 && columns < width) {
+        blocks<M, R, (V + 1) / 2>(patches, taps, columns, weight, bias, dest, plane);
+    } else {
+        for (int64_t next = 0; next < columns; next += width) {
+            const int64_t k = std::max<int64_t>(0, std::min(next, columns - width));
+            block<M, R, V>(patches, taps, k, weight, bias, dest + k, plane, std::min(width, columns));
+        }
     }
 }
 
