@@ -1,17 +1,13 @@
 // The operators as C++ functions that go through the dispatcher: each looks its operator up once.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
 
-namespace layerbench {
+#include "tensors.h"
 
-// The four pairs that say how a convolution's kernel moves over its input.
-struct Window {
-    at::IntArrayRef kernel_size, stride, padding, dilation;
-};
+namespace layerbench {
 
 using ShiftSignature = at::Tensor(const at::Tensor&, int64_t);
 using VecaddSignature = at::Tensor(const at::Tensor&, const at::Tensor&);
