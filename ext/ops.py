@@ -19,7 +19,8 @@ import torch
 from ext import build, register
 
 _lock = threading.RLock()
-_loaded: dict[build.Library, Any] = {}  # what must be kept alive
+_loaded: dict[build.Library, Any] = {}
+_schemas: list[torch.library.Library] = []  # kept alive
 
 
 def load(which: build.Library = build.OPS) -> Any:
@@ -52,7 +53,7 @@ def _load_python(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     load()  # for the schemas
-    module.schemas = register.schemas("layerbench_py")
+    _schemas.append(register.schemas("layerbench_py"))
     register.fakes("layerbench_py")
     register.gradients("layerbench_py")
     return module

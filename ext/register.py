@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ def schemas(namespace: str) -> torch.library.Library:
 
 def fakes(namespace: str) -> None:
     """For torch.compile and friends."""
-    for name, function in zip(NAMES, (_shift, _vecadd, _conv, _grad_input, _grad_weight), strict=True):
+    functions: tuple[Callable[..., Tensor], ...] = (_shift, _vecadd, _conv, _grad_input, _grad_weight)
+    for name, function in zip(NAMES, functions, strict=True):
         torch.library.register_fake(f"{namespace}::{name}", function)
 
 

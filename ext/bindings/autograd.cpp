@@ -28,7 +28,7 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <typename... Tensors>
 bool tracked(const char* op, const Tensors&... inputs) {
     TORCH_CHECK_NOT_IMPLEMENTED(!(torch::autograd::isFwGradDefined(inputs) || ...), "layerbench::", op,
-                                ": forward-mode differentiation (jvp) is not implemented");
+                                ": jvp is not implemented (forward-mode differentiation)");
     return torch::autograd::compute_requires_grad(inputs...);
 }
 
