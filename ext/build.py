@@ -14,7 +14,8 @@ import sys
 import sysconfig
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def library() -> Path | None:
     path = plan().folder() / f"{LIBRARY}.so"
     if path.is_file():
         return path
-    if not shutil.which("ninja", path=_environment(plan())["PATH"]):
+    if not shutil.which("ninja", path=environment_of(plan())["PATH"]):
         raise BuildError("ninja not found")
     return None
 
@@ -118,6 +119,15 @@ def build(progress: Progress | None = None) -> Path:
     if path := library():
         return path
     folder = plan().folder()
+    with locked(folder, report):
+        if not library():
+            _build_into(folder, plan(), report)
+    return folder / f"{LIBRARY}.so"
+
+
+@contextmanager
+def locked(folder: Path, report: Progress) -> Iterator[None]:
+    """Be the only process that builds into this folder of the cache. Raises BuildError after LOCK_SECONDS."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The system releases this lock when its holder dies, however it dies.
     lock = filelock.FileLock(f"{folder}.lock", timeout=LOCK_SECONDS)
@@ -130,11 +140,20 @@ def build(progress: Progress | None = None) -> Path:
         except filelock.Timeout:
             raise BuildError(f"another process has been building for {LOCK_SECONDS:.0f} s") from None
     try:
-        if not library():
-            _build_into(folder, plan(), report)
+        yield
     finally:
         lock.release()
-    return folder / f"{LIBRARY}.so"
+
+
+def workshop(folder: Path) -> Path:
+    """A new folder beside `folder`, under whose lock we are, to build in and to rename to it when all is done.
+
+    A killed build leaves one for the next to remove, and perhaps a compiler that still writes there: so each has a
+    folder of its own.
+    """
+    for left in folder.parent.glob(f"{folder.name}.*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
 
 
 def states() -> dict[str, str]:
@@ -205,7 +224,8 @@ def _output(command: list[str]) -> str:
     return done.stdout + done.stderr
 
 
-def _environment(this: Plan) -> dict[str, str]:
+def environment_of(this: Plan) -> dict[str, str]:
+    """The variables to build with."""
     environment = dict(os.environ)
     # Where the ninja package puts its command: not on PATH as long as a venv is not activated.
     places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
@@ -216,11 +236,7 @@ def _environment(this: Plan) -> dict[str, str]:
 
 
 def _build_into(folder: Path, this: Plan, report: Progress) -> None:
-    # Under the lock. Built beside its place and moved there whole. A killed build leaves a folder for the next to
-    # remove, and perhaps a compiler that still writes there: so each has a folder of its own.
-    for left in folder.parent.glob(f"{folder.name}.*.part"):
-        shutil.rmtree(left, ignore_errors=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
+    part = workshop(folder)
     try:
         _compile(part, this, report)
     except BuildError:
@@ -245,21 +261,29 @@ def _compile(part: Path, this: Plan, report: Progress) -> None:
         "verbose": True,
     }
     report(f"compiling {len(this.sources())} files with {this.compiler_version.partition(chr(10))[0]}")
-    log, tail = part / "build.log", deque[str](maxlen=20)
+    run_logged([sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report)
+
+
+def run_logged(command: list[str], log: Path, environment: dict[str, str], report: Progress) -> None:
+    """Run a command that builds with ninja; what it says goes to `log`, each file that it compiled to `report`.
+
+    Raises BuildError with its last lines.
+    """
+    tail = deque[str](maxlen=20)
     child = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _COMPILE, json.dumps(arguments)],
-        env=_environment(this),
+        command,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
     )
-    with child, log.open("w", encoding="utf-8") as file:
+    with child, log.open("a", encoding="utf-8") as file:
         assert child.stdout is not None  # asked for
         for line in child.stdout:
             file.write(line)
             tail.append(line)
-            if step := re.match(r"\[(\d+/\d+)\].* -c (\S+)", line):
-                report(f"compiled {step[1]} {Path(step[2]).name}")
+            if step := re.match(r"\[(\d+/\d+)\].* (?:-c|Building \w+ object) (\S+)", line):
+                report(f"compiled {step[1]} {Path(step[2]).name.removesuffix('.o')}")
     if child.returncode != 0:
         raise BuildError("the compiler failed", log, "".join(tail).strip())

@@ -100,7 +100,7 @@ def test_no_compiler_is_a_build_error_that_says_so(cache: Path, monkeypatch: pyt
 
 
 def test_no_ninja_is_a_build_error_that_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_environment", lambda this: {"PATH": ""})
+    monkeypatch.setattr(build, "environment_of", lambda this: {"PATH": ""})
     with pytest.raises(build.BuildError, match="ninja not found"):
         build.build()
 

@@ -3,9 +3,10 @@
 #include <torch/csrc/jit/runtime/print_handler.h>
 #include <torch/cuda.h>
 #include <torch/version.h>
-#include <unistd.h>
+#include <sys/prctl.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 
@@ -69,7 +70,7 @@ std::string described(const at::Tensor& tensor) {
     for (const int64_t size : tensor.sizes()) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
     return Json()
         .add("shape", "[" + sizes + "]")
-        .text("dtype", c10::getDtypeNames(tensor.scalar_type()).first)
+        .text("dtype", std::string(c10::getDtypeNames(tensor.scalar_type()).first))
         .number("sum", tensor.detach().to(at::kDouble).sum().item<double>())
         .text("crc32", checksum(tensor))
         .str();
@@ -80,7 +81,7 @@ Exit run_once(const Options& options, const Model& model, Task& task) {
     const double first = task.window(1);
     const at::Tensor output = task.output();
     const Named gradients = task.gradients();
-    if (!options.out.empty()) write_results(options.out, output, gradients);
+    if (!options.out.empty()) write_results(options.out, output, gradients, task.inputs());
     Json json, named;
     json.text("model", options.model).text("kind", model.kind()).add("output", described(output));
     for (const auto& [name, gradient] : gradients) named.add(name, described(gradient));
@@ -122,10 +123,17 @@ Exit run(const Options& options) {
     // Standard output is for JSON; a model may print.
     torch::jit::setPrintHandler([](const std::string& text) { std::cerr << text; });
     const at::Device device = device_of(options);
-    for (const std::string& library : options.libraries) load_library(library);
-    const std::unique_ptr<Model> model = load_model(options.model, device);
+    std::unique_ptr<Model> model;
+    try {
+        for (const std::string& library : options.libraries) load_library(library);
+        model = load_model(options.model, device);
+    } catch (const std::exception& error) {
+        if (options.serve) std::cout << Json().text("error", error.what()).str() << std::endl;
+        throw;
+    }
     Task task(*model, device);
     if (!options.serve) return run_once(options, *model, task);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever asked is gone: nobody will stop a window that never ends
     std::cout << Json().add("trains", model->trains() ? "true" : "false").text("torch", TORCH_VERSION).str() << std::endl;
     serve(task, std::cin, std::cout);
     return kFine;

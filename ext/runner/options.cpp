@@ -27,7 +27,7 @@ it, and prints one line of JSON.
   --threads N          threads that one operator may use
   --seconds 1          time to sample for; 0 runs once and times nothing
   --allocator warm     warm: freed pages are kept, so that no call pays for new ones; default: as it comes
-  --out FILE           save {"output": ..., "gradients": {...}} for torch.load
+  --out FILE           save {"output": ..., "gradients": ..., "inputs": ...} for torch.load
   --serve              answer commands on standard input; see serve.h
 
 Times are seconds a call. A turn is five windows of about 4 ms, the inputs somewhere else in memory for each, and its

@@ -33,12 +33,15 @@ Tensors read_tensors(const std::string& path) {
     throw Problem(kUsage, path + " holds a " + value.tagKind() + ", not a tensor or a list of tensors");
 }
 
-void write_results(const std::string& path, const at::Tensor& output, const Named& gradients) {
+void write_results(const std::string& path, const at::Tensor& output, const Named& gradients, const Tensors& inputs) {
     c10::Dict<std::string, at::Tensor> named;
     for (const auto& [name, gradient] : gradients) named.insert(name, gradient.detach().cpu());
+    c10::List<at::Tensor> given;
+    for (const at::Tensor& x : inputs) given.push_back(x.detach().cpu());
     c10::impl::GenericDict all(c10::StringType::get(), c10::AnyType::get());
     all.insert("output", output.detach().cpu());
     all.insert("gradients", named);
+    all.insert("inputs", given);
     const std::vector<char> bytes = torch::jit::pickle_save(all);
     std::ofstream file(path, std::ios::binary);
     file.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();

@@ -12,8 +12,8 @@ namespace runner {
 // What torch.save wrote: a tensor, or a list or tuple of tensors. Throws Problem.
 Tensors read_tensors(const std::string& path);
 
-// {"output": tensor, "gradients": {name: tensor}}, for torch.load. Throws Problem.
-void write_results(const std::string& path, const at::Tensor& output, const Named& gradients);
+// {"output": tensor, "gradients": {name: tensor}, "inputs": [tensor]}, for torch.load. Throws Problem.
+void write_results(const std::string& path, const at::Tensor& output, const Named& gradients, const Tensors& inputs);
 
 struct Summary {
     double median = 0, low = 0, high = 0;  // low and high: the median's 95 % interval by order statistics

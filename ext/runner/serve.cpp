@@ -1,5 +1,7 @@
 #include "serve.h"
 
+#include <ATen/Context.h>
+
 #include <sstream>
 
 #include "process.h"
@@ -12,8 +14,15 @@ Json answer(Task& task, std::istringstream& words) {
     std::string command, word;
     words >> command;
     Json json;
-    if (command == "allocator") {
-        json.text("allocator", warm_allocator());
+    if (command == "policy") {
+        bool tf32 = false, benchmark = false, deterministic = false;
+        words >> word >> tf32 >> benchmark >> deterministic;
+        if (word == "warm") word = warm_allocator();
+        json.text("allocator", word);
+        at::globalContext().setAllowTF32CuBLAS(tf32);
+        at::globalContext().setAllowTF32CuDNN(tf32);
+        at::globalContext().setBenchmarkCuDNN(benchmark);
+        at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
     } else if (command == "set") {
         std::string inputs, grad;
         words >> word >> inputs >> grad;
@@ -28,7 +37,7 @@ Json answer(Task& task, std::istringstream& words) {
         json.number("seconds", task.window(calls));
     } else if (command == "results") {
         words >> word;
-        write_results(word, task.output(), task.gradients());
+        write_results(word, task.output(), task.gradients(), task.inputs());
     } else {
         throw Problem(kUsage, "no command " + command);
     }

@@ -28,6 +28,7 @@ public:
     // Seconds a call over so many, the device waited for. What a backward needs beforehand is outside the clock.
     double window(int64_t calls);
 
+    const Tensors& inputs() const { return inputs_; }
     const at::Tensor& output() const { return output_; }
     Named gradients() const;
 
