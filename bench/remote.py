@@ -22,6 +22,7 @@ class RemoteTask(Task):
         assert isinstance(made.call, Program)
         self.fresh = False  # the program itself prepares each call
         self._program = made.call
+        self._elapsed = 0.0
         if direction is not Direction.INFERENCE and not self._program.trains:
             raise Unavailable("AOTInductor compiles inference only: its output has no graph")
         if policy.cache == "cold":
@@ -32,7 +33,6 @@ class RemoteTask(Task):
             cudnn_benchmark=policy.cudnn_benchmark,
             deterministic=policy.deterministic,
         )
-        self._set = False
 
     def __call__(self) -> None:
         self.window(1)
@@ -46,10 +46,15 @@ class RemoteTask(Task):
 
     def window(self, calls: int) -> float:
         """Seconds a call, by the program's clock."""
-        if not self._set:  # not before: the check uses the same program
+        if self._program.held is not self.inputs:  # the check uses the same program
             self._program.set(self._direction.value, self.inputs, self._first_gradient())
-            self._set = True
-        return self._program.window(calls)
+        seconds = self._program.window(calls)
+        self._elapsed += seconds * calls
+        return seconds
+
+    def now(self) -> float:
+        """A clock that stands still outside windows: how long one lasts must not depend on the wait for its answer."""
+        return self._elapsed
 
     def page_faults(self) -> int:
         """Of the program, up to its last answer."""

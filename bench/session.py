@@ -89,8 +89,9 @@ class Session:
             return timers.timers_for(device, device_clock=None, cache=cache)
 
     def _plan(self, timer: timers.Timer) -> measure.Plan | None:
+        now = self.task.now if isinstance(self.task, RemoteTask) else time.perf_counter
         try:
-            return measure.plan(timer, self.task, self.policy)
+            return measure.plan(timer, self.task, self.policy, now)
         except timers.ClockUnavailable as reason:
             self.warnings.append(f"no {timer.metric} time: {reason}")
             return None

@@ -261,7 +261,9 @@ def _compile(part: Path, this: Plan, report: Progress) -> None:
         "verbose": True,
     }
     report(f"compiling {len(this.sources())} files with {this.compiler_version.partition(chr(10))[0]}")
-    run_logged([sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report)
+    run_logged(
+        [sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report
+    )
 
 
 def run_logged(command: list[str], log: Path, environment: dict[str, str], report: Progress) -> None:

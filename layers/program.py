@@ -39,6 +39,7 @@ class Program:
             start_new_session=True,  # Ctrl-C is not meant for it
         )
         self.device = device
+        self.held: Sequence[Tensor] = ()  # what was set last
         self.page_faults = 0  # of the program, up to its last answer
         self.trains: bool = self._answer()["trains"]
         self.names: tuple[str, ...] = ()  # of the parameters whose gradients calling it brings back
@@ -50,8 +51,10 @@ class Program:
         output: Tensor = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
         return output
 
-    def run(self, state: State, inputs: Sequence[Tensor], grad: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """One call: its output, and gradients by name (`input 0`, `weight`). What it does to its inputs shows in them."""
+    def run(
+        self, state: State, inputs: Sequence[Tensor], grad: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One call: output, and gradients by name (`input 0`, `weight`). What it does to its inputs shows in them."""
         self.set(state, inputs, grad)
         self.window(1)
         output, gradients, left = self.results()
@@ -71,6 +74,7 @@ class Program:
             if grad is not None:
                 torch.save(grad.detach(), gradient)
             self._ask(f"set {state} {given} {gradient if grad is not None else ''}")
+        self.held = inputs
 
     def place(self, seed: int) -> None:
         """Move the inputs to random places in the program's memory."""
