@@ -170,7 +170,7 @@ def make(
     state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
     if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
         module = call
-    if isinstance(call, torch.jit.ScriptModule):
+    if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
     return Made(call, module, inputs, state, tuple(notes))
 

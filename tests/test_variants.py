@@ -56,7 +56,7 @@ for name in ("eager", "script", "jit_script", "trace", "native"):
 
 
 def test_every_variant_says_in_one_line_what_it_is() -> None:
-    assert list(VARIANTS) == ["eager", "script", "jit_script", "trace", "compile", "custom_op", "native"]
+    assert {"eager", "script", "jit_script", "trace", "compile", "custom_op", "native"} < set(VARIANTS)
     for function in VARIANTS.values():
         assert (function.__doc__ or "").splitlines()[0].endswith(".")
 

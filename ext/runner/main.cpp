@@ -149,9 +149,9 @@ int main(int count, char** arguments) {
         std::cerr << "runner: " << problem.what() << std::endl;
         return problem.code;
     } catch (const c10::Error& error) {
-        std::cerr << "runner: the model failed: " << runner::first_line(error.what_without_backtrace()) << std::endl;
+        std::cerr << "runner: the model failed: " << runner::one_line(error.what_without_backtrace()) << std::endl;
     } catch (const std::exception& error) {
-        std::cerr << "runner: the model failed: " << runner::first_line(error.what()) << std::endl;
+        std::cerr << "runner: the model failed: " << runner::one_line(error.what()) << std::endl;
     }
     return runner::kRaised;
 }

@@ -35,10 +35,21 @@ private:
 
 class Package : public Model {
 public:
-    Package(const std::string& path, at::Device device)
-        : loader_(path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.index()) {}
+    Package(const std::string& path, at::Device device) : loader_(load(path, device)), careful_(load(path, device)) {}
+    // A package reads past inputs of another shape unless this variable is set, and a check costs as much as a small
+    // call. Its code reads the variable once: so there are two, and the careful one is never timed.
+    void check(const Tensors& inputs) override {
+        setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", /*replace=*/1);
+        try {
+            careful_->run(inputs);
+        } catch (...) {
+            unsetenv("AOTI_RUNTIME_CHECK_INPUTS");
+            throw;
+        }
+        unsetenv("AOTI_RUNTIME_CHECK_INPUTS");
+    }
     at::Tensor call(const Tensors& inputs) override {
-        const Tensors out = loader_.run(inputs);
+        const Tensors out = loader_->run(inputs);
         if (out.size() != 1) throw Problem(kRaised, "the model returned " + std::to_string(out.size()) + " tensors, not one");
         return out[0];
     }
@@ -47,7 +58,11 @@ public:
     const char* kind() const override { return "AOTInductor"; }
 
 private:
-    torch::inductor::AOTIModelPackageLoader loader_;
+    using Loader = torch::inductor::AOTIModelPackageLoader;
+    static std::unique_ptr<Loader> load(const std::string& path, at::Device device) {
+        return std::make_unique<Loader>(path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.index());
+    }
+    std::unique_ptr<Loader> loader_, careful_;
 };
 
 // The operator that a model needs and nobody registered, or nothing.
@@ -61,14 +76,19 @@ Problem refusal(const std::string& path, const std::string& message) {
     if (const std::string name = missing_operator(message); !name.empty())
         return {kUsage, path + " needs the operator " + name +
                             ", which is not registered: name the library that defines it with --library PATH"};
-    return {kUsage, path + " cannot be loaded: " + first_line(message)};
+    return {kUsage, path + " cannot be loaded: " + one_line(message)};
 }
 
 }  // namespace
 
-std::string first_line(const std::string& text) {
+std::string one_line(const std::string& text) {
+    static const std::regex error("(?:^|\n)(?:[\\w.]*\\.)?[A-Za-z]*(?:Error|Exception): ([^\n]*)");
+    std::string found;
+    if (text.find("TorchScript") != std::string::npos)
+        for (std::sregex_iterator one(text.begin(), text.end(), error), end; one != end; ++one) found = (*one)[1];
     const auto begin = text.find_first_not_of(" \n");
-    return begin == std::string::npos ? text : text.substr(begin, text.find('\n', begin) - begin);
+    if (!found.empty() || begin == std::string::npos) return found;
+    return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 std::unique_ptr<Model> load_model(const std::string& path, at::Device device) {

@@ -25,6 +25,7 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 class Model {
 public:
     virtual ~Model() = default;
+    virtual void check(const Tensors&) {}  // throws where `call` would not notice that they do not fit
     virtual at::Tensor call(const Tensors& inputs) = 0;
     virtual Named parameters() const = 0;  // those that want a gradient
     virtual bool trains() const = 0;
@@ -37,7 +38,7 @@ std::unique_ptr<Model> load_model(const std::string& path, at::Device device);
 // Make a library's operators known. Throws Problem.
 void load_library(const std::string& path);
 
-// The first line of what torch has to say; the rest is its own call stack.
-std::string first_line(const std::string& text);
+// The one line that matters of what torch has to say: the error under a TorchScript traceback, else the first line.
+std::string one_line(const std::string& text);
 
 }  // namespace runner

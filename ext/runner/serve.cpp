@@ -53,7 +53,7 @@ void serve(Task& task, std::istream& commands, std::ostream& answers) {
         try {
             reply = answer(task, words).str();
         } catch (const std::exception& error) {
-            reply = Json().text("error", first_line(error.what())).str();
+            reply = Json().text("error", one_line(error.what())).str();
         }
         answers << reply << std::endl;
     }

@@ -58,6 +58,7 @@ void Task::set(Direction direction, const Tensors& inputs, const at::Tensor& gra
         const bool wanted = x.requires_grad() && direction != Direction::inference;
         inputs_.push_back(x.detach().to(device_).set_requires_grad(wanted));
     }
+    model_.check(inputs_);
 }
 
 void Task::place(uint64_t seed) {
