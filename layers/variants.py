@@ -102,10 +102,26 @@ def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: In
 
 @variant
 def custom_op(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
-    """The layer on its native C++/CUDA operator."""
-    if layer.op is not None and layer.op.startswith("layerbench::"):
-        _load_operators(inputs[0].device)
-    return hand_written(layer, "custom_op", params, module, inputs)
+    """The layer on its native C++/CUDA operator: TORCH_LIBRARY, gradients in C++."""
+    return _bound(layer, "custom_op", params, module, inputs)
+
+
+@variant
+def custom_op_py(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same operator with its gradients registered in Python (torch.library.register_autograd)."""
+    return _bound(layer, "custom_op_py", params, module, inputs)
+
+
+@variant
+def stable_abi(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same operator from one library for torch 2.11 and later (stable ABI; gradients registered in Python)."""
+    return _bound(layer, "stable_abi", params, module, inputs)
+
+
+@variant
+def pybind(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same kernels bound by pybind11 with an out parameter, in a Python autograd.Function."""
+    return _bound(layer, "pybind", params, module, inputs)
 
 
 @variant
@@ -218,12 +234,21 @@ def _require_compiler(device: torch.device) -> None:
         raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
 
 
-def _load_operators(device: torch.device) -> None:
+def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
+    """The hand-written version on one of our native libraries; a layer with an operator of its own loads that itself."""
+    if name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::"):
+        _load_operators(name, inputs[0].device)
+    return hand_written(layer, name, params, module, inputs)
+
+
+def _load_operators(name: str, device: torch.device) -> None:
     from ext import build, ops  # here: without a compiler everything else still works
 
+    python = build.PYTHON
+    which = {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}[name]
     try:
-        ops.load()
-        reason = build.cuda_reason() if device.type == "cuda" else None  # known once built: nvcc may have failed
+        ops.load(which)
+        reason = build.cuda_reason(which) if device.type == "cuda" else None  # known once built: nvcc may have failed
     except build.BuildError as error:
         raise Unavailable(str(error).splitlines()[0]) from error  # the rest is the compiler's output
     if reason is not None:

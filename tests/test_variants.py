@@ -17,6 +17,7 @@ from layers import Layer, Unavailable, variants
 from layers.variants import VARIANTS, Made
 
 ROOT = Path(__file__).parent.parent
+BINDINGS = ["custom_op", "custom_op_py", "stable_abi", "pybind"]
 TORCHSCRIPT = ["script", "jit_script", "trace"]
 
 
@@ -56,7 +57,8 @@ for name in ("eager", "script", "jit_script", "trace", "native"):
 
 
 def test_every_variant_says_in_one_line_what_it_is() -> None:
-    assert {"eager", "script", "jit_script", "trace", "compile", "custom_op", "native"} < set(VARIANTS)
+    torch_own = ["eager", "script", "jit_script", "trace", "compile"]
+    assert list(VARIANTS) == [*torch_own, "script_cpp", "aoti_cpp", *BINDINGS, "native"]
     for function in VARIANTS.values():
         assert (function.__doc__ or "").splitlines()[0].endswith(".")
 
@@ -232,7 +234,7 @@ def test_compile_without_a_cpp_compiler_is_unavailable(monkeypatch: pytest.Monke
 
 
 def test_operators_that_cannot_be_built_make_custom_op_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(which: build.Library) -> None:
         raise build.BuildError("no C++ compiler", tail="many lines")
 
     monkeypatch.setattr(ops, "load", fail)
@@ -241,8 +243,8 @@ def test_operators_that_cannot_be_built_make_custom_op_unavailable(monkeypatch: 
 
 
 def test_operators_without_cuda_make_custom_op_unavailable_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "load", lambda: None)
-    monkeypatch.setattr(build, "cuda_reason", lambda: "CPU-only torch")
+    monkeypatch.setattr(ops, "load", lambda which: None)
+    monkeypatch.setattr(build, "cuda_reason", lambda which: "CPU-only torch")
     on_cuda: Any = (SimpleNamespace(device=torch.device("cuda")),)
     with pytest.raises(Unavailable, match="CPU-only torch"):
         VARIANTS["custom_op"](layers.load("shift"), {"k": 1}, nn.Identity(), on_cuda)
