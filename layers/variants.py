@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layers import Inputs, Layer, Unavailable, seeded
+from layers import Inputs, Layer, Unavailable, seeded, shipping
 
 Call = Callable[..., Tensor]
 VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
@@ -29,8 +29,8 @@ VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
 VARIANTS: dict[str, VariantFunction] = {}
 
 # Variants that by their nature hold for the shapes, or the shapes and strides, of their example inputs.
-SHAPE_BOUND = frozenset({"trace", "compile"})
-STRIDE_BOUND = frozenset({"compile"})
+SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
+STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
 
 TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
@@ -79,13 +79,25 @@ def trace(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Input
 @variant
 def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:  # noqa: A001
     """The eager module through torch.compile; its first call compiles."""
-    compiler = os.environ.get("CXX") or "g++"
-    if inputs[0].device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
-        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
+    _require_compiler(inputs[0].device)
     # What earlier cases compiled counts against the recompile limit, beyond which dynamo silently runs eagerly.
     torch._dynamo.reset()
     compiled: Call = torch.compile(module)
     return compiled
+
+
+@variant
+def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The saved script variant in a C++ program, without Python."""
+    scripted: Any = script(layer, params, module, inputs)
+    return shipping.program(scripted.save, ".pt", module, inputs)
+
+
+@variant
+def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The eager module compiled by AOTInductor, in a C++ program, without Python."""
+    _require_compiler(inputs[0].device)
+    return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
 
 
 @variant
@@ -174,7 +186,7 @@ def make(
     state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
     if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
         module = call
-    if isinstance(call, torch.jit.ScriptModule):
+    if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
     return Made(call, module, inputs, state, tuple(notes))
 
@@ -214,6 +226,12 @@ def _require_torchscript() -> None:
     # With PYTORCH_JIT=0 conversions silently return the eager module, and ScriptModule is an empty nn.Module.
     if not hasattr(torch.jit.ScriptModule, "graph"):
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
+
+
+def _require_compiler(device: torch.device) -> None:
+    compiler = os.environ.get("CXX") or "g++"
+    if device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
 
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:

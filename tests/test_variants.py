@@ -57,7 +57,8 @@ for name in ("eager", "script", "jit_script", "trace", "native"):
 
 
 def test_every_variant_says_in_one_line_what_it_is() -> None:
-    assert list(VARIANTS) == ["eager", "script", "jit_script", "trace", "compile", *BINDINGS, "native"]
+    torch_own = ["eager", "script", "jit_script", "trace", "compile"]
+    assert list(VARIANTS) == [*torch_own, "script_cpp", "aoti_cpp", *BINDINGS, "native"]
     for function in VARIANTS.values():
         assert (function.__doc__ or "").splitlines()[0].endswith(".")
 
