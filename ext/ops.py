@@ -35,14 +35,19 @@ def load(which: build.Library = build.OPS) -> Any:
         return _loaded[which]
 
 
+def _register(namespace: str) -> None:
+    register.fakes(namespace)
+    register.batches(namespace)
+
+
 def _load_ops(path: Path) -> None:
     torch.ops.load_library(str(path))
-    register.fakes("layerbench")
+    _register("layerbench")
 
 
 def _load_stable(path: Path) -> None:
     torch.ops.load_library(str(path))
-    register.fakes("layerbench_stable")
+    _register("layerbench_stable")
     register.gradients("layerbench_stable")
 
 
@@ -54,7 +59,7 @@ def _load_python(path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     load()  # for the schemas
     _schemas.append(register.schemas("layerbench_py"))
-    register.fakes("layerbench_py")
+    _register("layerbench_py")
     register.gradients("layerbench_py")
     return module
 

@@ -72,6 +72,48 @@ def test_opcheck_passes(bound: Any, device: str) -> None:
 
 
 @everywhere
+def test_vmap_maps_over_any_dimension(bound: Any, device: str) -> None:
+    x, y = torch.randn(2, 3, 4, device=device, requires_grad=True), torch.randn(3, 4, device=device)
+    for call, wanted in (
+        (lambda: torch.vmap(bound.shift, (1, None), 1)(x, 2), bound.shift(x, 2)),
+        (lambda: torch.vmap(torch.vmap(bound.shift, (0, None)), (0, None))(x, -1), bound.shift(x, -1)),
+        (lambda: torch.vmap(bound.shift, (0, None))(x[0, 0], 1), torch.zeros(4, device=device)),
+        (lambda: torch.vmap(bound.vecadd, (0, None))(x, y), x + y),
+    ):
+        assert torch.equal(call(), wanted)
+
+
+def test_gradients_per_sample_are_right_where_they_are_made_in_cpp_and_refused_elsewhere(bound: Any) -> None:
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    per_sample = torch.vmap(torch.func.grad(lambda x: bound.shift(x, 1).square().sum()))
+    if bound is torch.ops.layerbench:
+        assert torch.equal(per_sample(x.detach()), torch.autograd.grad(bound.shift(x, 1).square().sum(), x)[0])
+    else:
+        with pytest.raises(RuntimeError, match="functorch transforms"):
+            per_sample(x.detach())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_over_the_convolution_is_right_if_slow(bound: Any) -> None:
+    x, w, b = conv_inputs("cpu")
+    weights = torch.stack([w, 2 * w])
+    got = torch.vmap(lambda w: bound.unfold_conv2d(x, w, b, *WINDOW))(weights)
+    assert torch.equal(got, torch.stack([bound.unfold_conv2d(x, w, b, *WINDOW) for w in weights]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_under_autocast_mixed_dtypes_are_cast_or_a_clear_error(bound: Any, dtype: torch.dtype) -> None:
+    x, w, b = (t.detach().float() for t in conv_inputs("cpu"))
+    with torch.autocast("cpu", dtype=dtype):
+        if bound is torch.ops.layerbench:
+            assert bound.unfold_conv2d(x.to(dtype), w, b, *WINDOW).dtype == dtype
+        else:
+            with pytest.raises(RuntimeError, match=r"weight is Float, input is .*; one dtype for both is accepted"):
+                bound.unfold_conv2d(x.to(dtype), w, b, *WINDOW)
+        assert bound.shift(x, 1).dtype == torch.float32
+
+
+@everywhere
 def test_the_shift_by_the_least_integer_has_a_gradient(bound: Any, device: str) -> None:
     x = torch.ones(3, device=device, requires_grad=True)
     bound.shift(x, -(2**63)).sum().backward()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import layers
 from layers import Layer, variants
-from layers.variants import VARIANTS, Made
+from layers.variants import Made
 
 LAYERS = {name: layers.load(name) for name in layers.BUILTIN}
 SMALL: dict[str, dict[str, Any]] = {
