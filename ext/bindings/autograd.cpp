@@ -2,7 +2,7 @@
 // of the convolution are bilinear and closed under differentiation, so gradients of any order work.
 //
 // The nodes are written as PyTorch writes its own: torch::autograd::Function costs three times as much per call, and
-// torch.func refuses it (docs/kernels.md).
+// torch.func refuses it (docs/bindings.md).
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
