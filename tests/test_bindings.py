@@ -135,6 +135,33 @@ def test_every_floating_dtype_strided_and_empty_is_right(bound: Any, dtype: torc
         assert torch.equal(bound.vecadd(image, image), image + image)
 
 
+@everywhere
+@pytest.mark.parametrize("autocast", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize(
+    ("channels", "filters", "kernel", "size", "stride"),
+    [(2, 3, 3, 40, 1), (32, 32, 1, 9, 1), (32, 33, 3, 6, 1), (3, 5, 3, 20, 2), (30, 40, 3, 12, 2)],
+)
+def test_every_path_of_the_convolution_is_right(
+    bound: Any, channels: int, filters: int, kernel: int, size: int, stride: int, autocast: bool, device: str
+) -> None:
+    """Direct and by matrix products, which autocast must not take into a lower precision behind our back."""
+    shapes = (2, channels, size, size), (filters, channels, kernel, kernel), (filters,)
+    inputs = [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    lowered = autocast and bound is torch.ops.layerbench  # which has a rule of its own, tested elsewhere
+    for count in (3, 2):  # with a bias and without
+        leaves, bias = inputs[:count], inputs[2] if count == 3 else None
+        wanted = F.conv2d(*exact[:count], stride=stride, padding=1)
+        grad = torch.randn_like(wanted)
+        with torch.autocast(device, torch.bfloat16, autocast and not lowered):
+            got = bound.unfold_conv2d(leaves[0], leaves[1].flatten(2), bias, kernel, stride, 1)
+            gradients = torch.autograd.grad(got, leaves, grad.float())
+        for ours, right in zip(
+            (got, *gradients), (wanted, *torch.autograd.grad(wanted, exact[:count], grad)), strict=True
+        ):
+            assert torch.linalg.vector_norm(ours - right) <= 1e-5 * torch.linalg.vector_norm(right)
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
