@@ -25,6 +25,7 @@ TF32_BOUND = 2e-3
 # Where all elements of an output gradient are equal, rounding errors add up instead of cancelling: oneDNN's float32
 # bias gradient over 2^18 equal values is off by 9e-4. What is looked for there (strides ignored, ...) is off by 1.
 CONSTANT_BOUND = 2e-2
+OPERATORS = frozenset({"custom_op", "custom_op_py", "stable_abi"})  # variants that opcheck can look into
 OPS_OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional", "higher_order"})
 
 
@@ -95,7 +96,7 @@ def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: 
     for label, inputs in _trials(reference, made, variant, dtype):
         worst = max(worst, _try(made, reference, label, inputs, bound, gradients))
     _keeps_its_output(made)
-    if variant == "custom_op":
+    if variant in OPERATORS:
         _opcheck(made)
     return worst
 

@@ -153,12 +153,13 @@ def build() -> None:
     from ext import build as native
 
     try:
-        library = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True))
+        for library in native.LIBRARIES:
+            built = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True), library)
+            out.print(f"built {built}", soft_wrap=True)
     except native.BuildError as error:
         raise UserError(
             f"the native operators cannot be built: {error}", remedy="cases on them will be skipped"
         ) from None
-    out.print(f"built {library}", soft_wrap=True)
     _show_states(native.states())
 
 

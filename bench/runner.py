@@ -122,11 +122,12 @@ class _BlockRun:
         return ""
 
     def _settled(self, rounds: dict[str, list[Turn]]) -> bool:
-        """Whether the stop rule holds for every metric of every variant."""
-        for name in next(iter(rounds.values()))[0].values:
+        """Whether the stop rule holds for every metric of every variant; one without a clock lacks its metric."""
+        for name in dict.fromkeys(name for turns in rounds.values() for name in turns[0].values):
             metrics = {
                 variant: Metric(name, "s", tuple(turn.values[name] for turn in turns))
                 for variant, turns in rounds.items()
+                if name in turns[0].values
             }
             baseline = metrics.get(self.block.baseline)
             if not all(

@@ -13,8 +13,10 @@ import torch
 from bench import check, energy, environment, flush, limits, measure, memory, monitor, timers
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import Prepared, Turn
+from bench.remote import RemoteTask, RemoteTimer
 from bench.task import Task
 from layers import Unavailable, load
+from layers.program import Program
 from layers.variants import make
 
 
@@ -40,9 +42,9 @@ class Session:
         self._took(
             "make", time.perf_counter() - start, "building the variant: scripting, tracing, loading the operator"
         )
-        self.task = Task(self.made, case.direction, input_gradients=policy.input_gradients)
+        self.task = self._task()
         self.reference = check.Reference.of(self.layer, self.params, self.made, device)
-        self.timers = self._timers(device)
+        self.timers = (RemoteTimer(),) if isinstance(self.task, RemoteTask) else self._timers(device)
         self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
         self._rounds: dict[str, list[tuple[float, ...]]] = {}
         self._graphs = 0
@@ -73,6 +75,11 @@ class Session:
         if not warm.steady:
             self.warnings.append(f"not steady after {warm.calls} calls and {warm.seconds:.1f} s of warm-up")
 
+    def _task(self) -> Task:
+        if isinstance(self.made.call, Program):
+            return RemoteTask(self.made, self.case.direction, self.policy)
+        return Task(self.made, self.case.direction, input_gradients=self.policy.input_gradients)
+
     def _timers(self, device: torch.device) -> tuple[timers.Timer, ...]:
         clock, cache = self.policy.device_clock, self.policy.cache
         try:
@@ -82,8 +89,9 @@ class Session:
             return timers.timers_for(device, device_clock=None, cache=cache)
 
     def _plan(self, timer: timers.Timer) -> measure.Plan | None:
+        now = self.task.now if isinstance(self.task, RemoteTask) else time.perf_counter
         try:
-            return measure.plan(timer, self.task, self.policy)
+            return measure.plan(timer, self.task, self.policy, now)
         except timers.ClockUnavailable as reason:
             self.warnings.append(f"no {timer.metric} time: {reason}")
             return None
@@ -100,8 +108,9 @@ class Session:
     def sample(self, number: int) -> Turn:
         rng = random.Random(f"{self.policy.seed} {number} {self.case.id}")
         self._monitor.begin()  # anew every turn: what happens in other variants' turns is theirs
+        faults = self.task.page_faults if isinstance(self.task, RemoteTask) else memory.page_faults
         with self.task.grad_mode():
-            values = measure.turn(self._plans, self.task, rng, memory.page_faults)
+            values = measure.turn(self._plans, self.task, rng, faults)
         self._monitor.round_done()
         for metric, taken in values.items():
             self._rounds.setdefault(metric, []).append(taken)
@@ -109,6 +118,8 @@ class Session:
 
     def finish(self) -> Measurement:
         case = self.case
+        if isinstance(self.task, RemoteTask):
+            self.task.collect()
         try:
             check.check_last(self.task, self.reference, case.direction, self.bound)
         except check.Wrong as wrong:
@@ -169,7 +180,7 @@ class Session:
         return doubts
 
     def _memory(self) -> list[Metric]:
-        if not self.case.device.startswith("cuda"):
+        if not self.case.device.startswith("cuda") or isinstance(self.task, RemoteTask):
             return []
         peak = float(torch.cuda.max_memory_allocated(self.case.device))
         return [Metric("peak_memory", "B", ((peak,),), about="most GPU memory allocated at once")]
@@ -182,6 +193,9 @@ class Session:
 
     def _energy(self) -> list[Metric]:
         if not self.policy.energy or not self.case.device.startswith("cuda"):
+            return []
+        if isinstance(self.task, RemoteTask):
+            self.warnings.append("no energy: the C++ program makes the calls")
             return []
 
         def run(calls: int) -> None:

@@ -14,7 +14,8 @@ import sys
 import sysconfig
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,14 +23,15 @@ import filelock
 
 HERE = Path(__file__).resolve().parent
 CUDA_PLACES = Path("/usr/local")  # where cuda and cuda-13.0 lie if they are not on PATH
-LIBRARY = "layerbench_ops"
 CUDA_LOG = "cuda-build.log"  # beside a library that had to do without CUDA, and only there
 LOCK_SECONDS = 900.0  # more than any build takes
 ARCHITECTURES = ("7.5", "8.0", "9.0")  # those that nvcc knows, and PTX of the last for anything newer
 CXX_FLAGS = ("-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno")
 # -fopenmp is left out on purpose: its symbols come from the runtime that torch has loaded, a second one would bring
-# its own threads. --as-needed drops torch_python, so that the library also loads where there is no Python.
-LINK_FLAGS = ("-Wl,--as-needed",)
+# its own threads. --as-needed drops torch_python, so that the library also loads where there is no Python. libstdc++
+# comes first, because libc10 happens to export pieces of it.
+LINK_FLAGS = ("-Wl,--as-needed", "-lstdc++")
+STABLE_ABI = (2, 11)  # the oldest torch that loads the library on the stable ABI
 
 # Runs in a process of its own: torch reads PATH and CUDA_HOME at import, and loads what it has built.
 _COMPILE = """
@@ -62,6 +64,46 @@ class Toolkit:
 
 
 @dataclass(frozen=True)
+class Library:
+    """A library that can be built: its name, and what it is compiled from and with beside every kernel."""
+
+    name: str
+    bindings: tuple[str, ...]  # patterns
+    flags: tuple[str, ...] = ()
+    module: bool = False  # that Python imports; others are loaded by torch
+    any_torch: bool = False  # one build for every torch
+
+    def sources(self, *, with_cuda: bool) -> list[Path]:
+        """The files to compile, in a stable order."""
+        patterns = ("kernels/*.cpp", *self.bindings, *(["kernels/*.cu"] if with_cuda else []))
+        files = {file for pattern in patterns for file in HERE.glob(pattern)}
+        return sorted(file for file in files if with_cuda or file.name != "cuda.cpp")
+
+    def inputs(self) -> list[Path]:
+        """The files that the result depends on, headers included."""
+        folders = {"kernels", "bindings", *(pattern.partition("/")[0] for pattern in self.bindings)}
+        return sorted(file for folder in folders for file in (HERE / folder).glob("*.*"))
+
+    def file(self, folder: Path) -> Path:
+        """Where it lies in its folder."""
+        return folder / f"{self.name}.so"
+
+
+DEVICES = ("bindings/cpu.cpp", "bindings/cuda.cpp")
+OPS = Library("layerbench_ops", ("bindings/*.cpp",))
+STABLE = Library(
+    "layerbench_stable",
+    ("stable/*.cpp", *DEVICES),
+    ("-DLAYERBENCH_STABLE", f"-DTORCH_TARGET_VERSION=0x{STABLE_ABI[0]:02x}{STABLE_ABI[1]:02x}{0:012x}"),
+    any_torch=True,
+)
+PYTHON = Library(
+    "layerbench_python", ("python/*.cpp", *DEVICES), ("-DLAYERBENCH_NAMESPACE=layerbench_py",), module=True
+)
+LIBRARIES = (OPS, STABLE, PYTHON)
+
+
+@dataclass(frozen=True)
 class Plan:
     """All that a build depends on, but for the sources."""
 
@@ -70,21 +112,15 @@ class Plan:
     cuda: Toolkit
     architectures: str  # as TORCH_CUDA_ARCH_LIST has them
 
-    def sources(self) -> list[Path]:
-        """The files to compile, in a stable order."""
-        files = [*HERE.glob("kernels/*.cpp"), *HERE.glob("bindings/*.cpp")]
-        if self.cuda.home:
-            return sorted([*files, *HERE.glob("kernels/*.cu")])
-        return sorted(file for file in files if file.name != "cuda.cpp")
-
-    def folder(self) -> Path:
+    def folder(self, which: Library = OPS) -> Path:
         """Where the result lies: another for whatever else would compile to something else."""
         import torch
 
         digest = hashlib.sha256()
-        for part in (self, torch.__version__, torch.version.cuda, platform.machine(), CXX_FLAGS, LINK_FLAGS):
+        torches = () if which.any_torch else (torch.__version__, torch.version.cuda)
+        for part in (self, which, torches, platform.machine(), CXX_FLAGS, LINK_FLAGS):
             digest.update(repr(part).encode())
-        for file in sorted([*HERE.glob("kernels/*.*"), *HERE.glob("bindings/*.*")]):
+        for file in which.inputs():
             digest.update(file.name.encode() + file.read_bytes())
         return cache() / digest.hexdigest()[:16]
 
@@ -96,28 +132,37 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "layerbench"
 
 
-def library() -> Path | None:
-    """The built library for these sources, this torch and these compilers; None where it is yet to be built.
+def library(which: Library = OPS) -> Path | None:
+    """The library for these sources, this torch and these compilers; None where it is yet to be built.
 
     Raises BuildError where it cannot be built.
     """
-    path = plan().folder() / f"{LIBRARY}.so"
+    path = which.file(plan().folder(which))
     if path.is_file():
         return path
-    if not shutil.which("ninja", path=_environment(plan())["PATH"]):
+    if not shutil.which("ninja", path=environment_of(plan())["PATH"]):
         raise BuildError("ninja not found")
     return None
 
 
-def build(progress: Progress | None = None) -> Path:
+def build(progress: Progress | None = None, which: Library = OPS) -> Path:
     """The library, built first if need be. `progress` is given a short line for every step.
 
     Raises BuildError.
     """
     report = progress or (lambda line: None)
-    if path := library():
+    if path := library(which):
         return path
-    folder = plan().folder()
+    folder = plan().folder(which)
+    with locked(folder, report):
+        if not library(which):
+            _build_into(folder, which, plan(), report)
+    return which.file(folder)
+
+
+@contextmanager
+def locked(folder: Path, report: Progress) -> Iterator[None]:
+    """Be the only process that builds into this folder of the cache. Raises BuildError after LOCK_SECONDS."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The system releases this lock when its holder dies, however it dies.
     lock = filelock.FileLock(f"{folder}.lock", timeout=LOCK_SECONDS)
@@ -130,11 +175,20 @@ def build(progress: Progress | None = None) -> Path:
         except filelock.Timeout:
             raise BuildError(f"another process has been building for {LOCK_SECONDS:.0f} s") from None
     try:
-        if not library():
-            _build_into(folder, plan(), report)
+        yield
     finally:
         lock.release()
-    return folder / f"{LIBRARY}.so"
+
+
+def workshop(folder: Path) -> Path:
+    """A new folder beside `folder`, under whose lock we are, to build in and to rename to it when all is done.
+
+    A killed build leaves one for the next to remove, and perhaps a compiler that still writes there: so each has a
+    folder of its own.
+    """
+    for left in folder.parent.glob(f"{folder.name}.*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
 
 
 def states() -> dict[str, str]:
@@ -147,9 +201,9 @@ def states() -> dict[str, str]:
     return {"cpu": state, "cuda": cuda_reason() or state}
 
 
-def cuda_reason() -> str | None:
+def cuda_reason(which: Library = OPS) -> str | None:
     """Why the library has no CUDA part; None where it has one, or will have."""
-    log = plan().folder() / CUDA_LOG
+    log = plan().folder(which) / CUDA_LOG
     return f"the CUDA part does not compile, see {log}" if log.is_file() else plan().cuda.reason or None
 
 
@@ -205,7 +259,8 @@ def _output(command: list[str]) -> str:
     return done.stdout + done.stderr
 
 
-def _environment(this: Plan) -> dict[str, str]:
+def environment_of(this: Plan) -> dict[str, str]:
+    """The variables to build with."""
     environment = dict(os.environ)
     # Where the ninja package puts its command: not on PATH as long as a venv is not activated.
     places = [str(Path(sys.executable).parent), sysconfig.get_path("scripts")]
@@ -215,51 +270,59 @@ def _environment(this: Plan) -> dict[str, str]:
     return environment
 
 
-def _build_into(folder: Path, this: Plan, report: Progress) -> None:
-    # Under the lock. Built beside its place and moved there whole. A killed build leaves a folder for the next to
-    # remove, and perhaps a compiler that still writes there: so each has a folder of its own.
-    for left in folder.parent.glob(f"{folder.name}.*.part"):
-        shutil.rmtree(left, ignore_errors=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
+def _build_into(folder: Path, which: Library, this: Plan, report: Progress) -> None:
+    part = workshop(folder)
     try:
-        _compile(part, this, report)
+        _compile(part, which, this, report)
     except BuildError:
         if not this.cuda.home:
             raise
         report("the CUDA part does not compile; building without it")
         (part / "build.log").rename(part / CUDA_LOG)
-        _compile(part, replace(this, cuda=Toolkit()), report)
+        _compile(part, which, replace(this, cuda=Toolkit()), report)
     part.rename(folder)
 
 
-def _compile(part: Path, this: Plan, report: Progress) -> None:
+def _compile(part: Path, which: Library, this: Plan, report: Progress) -> None:
     with_cuda = this.cuda.home is not None
+    sources = which.sources(with_cuda=with_cuda)
     arguments = {
-        "name": LIBRARY,
-        "sources": [str(file) for file in this.sources()],
-        "extra_cflags": [*CXX_FLAGS, *(["-DWITH_CUDA"] if with_cuda else [])],
+        "name": which.name,
+        "sources": list(map(str, sources)),
+        "extra_cflags": [*CXX_FLAGS, *which.flags, *(["-DWITH_CUDA"] if with_cuda else [])],
         "extra_ldflags": list(LINK_FLAGS),
         "build_directory": str(part),
         "with_cuda": with_cuda,
-        "is_python_module": False,
+        "is_python_module": which.module,
         "verbose": True,
     }
-    report(f"compiling {len(this.sources())} files with {this.compiler_version.partition(chr(10))[0]}")
-    log, tail = part / "build.log", deque[str](maxlen=20)
+    report(f"compiling {len(sources)} files of {which.name} with {this.compiler_version.partition(chr(10))[0]}")
+    run_logged(
+        [sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report
+    )
+
+
+def run_logged(command: list[str], log: Path, environment: dict[str, str], report: Progress) -> None:
+    """Run a command that builds with ninja; what it says goes to `log`, each file that it compiled to `report`.
+
+    Raises BuildError with its last lines.
+    """
+    tail = deque[str](maxlen=20)
     child = subprocess.Popen(  # noqa: S603
-        [sys.executable, "-c", _COMPILE, json.dumps(arguments)],
-        env=_environment(this),
+        command,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",
     )
-    with child, log.open("w", encoding="utf-8") as file:
+    with child, log.open("a", encoding="utf-8") as file:
         assert child.stdout is not None  # asked for
         for line in child.stdout:
             file.write(line)
-            tail.append(line)
-            if step := re.match(r"\[(\d+/\d+)\].* -c (\S+)", line):
-                report(f"compiled {step[1]} {Path(step[2]).name}")
+            if not line.startswith("frame #"):  # of a C++ stack, below the message
+                tail.append(line)
+            if step := re.match(r"\[(\d+/\d+)\].* (?:-c|Building \w+ object) (\S+)", line):
+                report(f"compiled {step[1]} {Path(step[2]).name.removesuffix('.o')}")
     if child.returncode != 0:
         raise BuildError("the compiler failed", log, "".join(tail).strip())

@@ -1,63 +1,67 @@
-"""Loads the native library, and tells torch.compile and friends what its operators return.
+"""Loads the native libraries, and tells torch.compile and friends what their operators return.
 
 `torch.ops.layerbench` then has `shift`, `vecadd`, `unfold_conv2d`, `unfold_conv2d_grad_input` and
-`unfold_conv2d_grad_weight`; ext/bindings/schema.cpp says what they take.
+`unfold_conv2d_grad_weight`; ext/bindings/schema.h says what they take. `torch.ops.layerbench_stable` and
+`torch.ops.layerbench_py` have the same with gradients registered in Python; ext/pybind.py has what is bound without
+torch.ops.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import threading
-from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from ext import build
+from ext import build, register
 
-_lock = threading.Lock()
-_loaded = False
+_lock = threading.RLock()
+_loaded: dict[build.Library, Any] = {}
+_schemas: list[torch.library.Library] = []  # kept alive
 
 
-def load() -> None:
-    """Make torch.ops.layerbench usable, building the library first if need be. Free when done before.
+def load(which: build.Library = build.OPS) -> Any:
+    """Make a library's operators usable, building it first if need be; the module, where it is one. Free when done
+    before.
 
     Raises BuildError.
     """
-    global _loaded
     with _lock:
-        if not _loaded:
-            torch.ops.load_library(str(build.library() or build.build()))
-            _register_fakes()
-            _loaded = True
+        if which not in _loaded:
+            _loaded[which] = _LOADERS[which](build.library(which) or build.build(which=which))
+        return _loaded[which]
 
 
-def _register_fakes() -> None:
-    torch.library.register_fake("layerbench::shift", lambda x, k: x.new_empty(x.shape))
-    torch.library.register_fake("layerbench::vecadd", lambda x, y: x.new_empty(x.shape))
-    torch.library.register_fake("layerbench::unfold_conv2d", _conv)
-    torch.library.register_fake("layerbench::unfold_conv2d_grad_input", _grad_input)
-    torch.library.register_fake("layerbench::unfold_conv2d_grad_weight", _grad_weight)
+def _register(namespace: str) -> None:
+    register.fakes(namespace)
+    register.batches(namespace)
 
 
-def _conv(
-    input: Tensor,  # noqa: A002  (the operator's own word)
-    weight: Tensor,
-    bias: Tensor | None,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-) -> Tensor:
-    height, width = (
-        (size + 2 * pad - step * (kernel - 1) - 1) // jump + 1
-        for size, kernel, jump, pad, step in zip(input.shape[2:], kernel_size, stride, padding, dilation, strict=True)
-    )
-    return input.new_empty((input.shape[0], weight.shape[0], height, width))
+def _load_ops(path: Path) -> None:
+    torch.ops.load_library(str(path))
+    _register("layerbench")
 
 
-def _grad_input(grad: Tensor, input: Tensor, weight: Tensor, *window: Sequence[int]) -> Tensor:  # noqa: A002
-    return input.new_empty(input.shape)
+def _load_stable(path: Path) -> None:
+    torch.ops.load_library(str(path))
+    _register("layerbench_stable")
+    register.gradients("layerbench_stable")
 
 
-def _grad_weight(grad: Tensor, input: Tensor, kernel_size: Sequence[int], *window: Sequence[int]) -> Tensor:  # noqa: A002
-    return input.new_empty((grad.shape[1], input.shape[1], kernel_size[0] * kernel_size[1]))
+def _load_python(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(build.PYTHON.name, path)
+    assert spec is not None
+    assert spec.loader is not None  # a .so file has a loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    load()  # for the schemas
+    _schemas.append(register.schemas("layerbench_py"))
+    _register("layerbench_py")
+    register.gradients("layerbench_py")
+    return module
+
+
+_LOADERS = {build.OPS: _load_ops, build.STABLE: _load_stable, build.PYTHON: _load_python}

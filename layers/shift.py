@@ -46,6 +46,38 @@ class OperatorShift(Shift):
         return out
 
 
+class PythonShift(Shift):
+    """The same on `layerbench_py::shift`, whose gradient is registered in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `Shift`."""
+        out: Tensor = torch.ops.layerbench_py.shift(x, self.k)
+        return out
+
+
+class StableShift(Shift):
+    """The same on `layerbench_stable::shift`, of the library on the stable ABI."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `Shift`."""
+        out: Tensor = torch.ops.layerbench_stable.shift(x, self.k)
+        return out
+
+
+class PybindShift(Shift):
+    """The same on a function bound by pybind11."""
+
+    def __init__(self, k: int) -> None:
+        from ext import pybind  # loads its library
+
+        super().__init__(k)
+        self.operator = pybind.shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `Shift`."""
+        return self.operator(x, self.k)
+
+
 class NativeShift(Shift):
     """`torch.roll`, then zeros over what wrapped round."""
 
@@ -111,6 +143,9 @@ LAYER = Layer(
         "eager": _version(Shift),
         "script": _version(scripted),
         "custom_op": _version(OperatorShift),
+        "custom_op_py": _version(PythonShift),
+        "stable_abi": _version(StableShift),
+        "pybind": _version(PybindShift),
         "native": _version(NativeShift),
     },
     inputs=inputs,

@@ -83,6 +83,28 @@ class OperatorConv2d(UnfoldConv2d):
         return out
 
 
+class PythonConv2d(UnfoldConv2d):
+    """The same on `layerbench_py::unfold_conv2d`, whose gradients are registered in Python."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `UnfoldConv2d`."""
+        out: Tensor = torch.ops.layerbench_py.unfold_conv2d(
+            x, self.weight, self.bias, self.kernel_size, self.stride, self.padding, self.dilation
+        )
+        return out
+
+
+class StableConv2d(UnfoldConv2d):
+    """The same on `layerbench_stable::unfold_conv2d`, of the library on the stable ABI."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `UnfoldConv2d`."""
+        out: Tensor = torch.ops.layerbench_stable.unfold_conv2d(
+            x, self.weight, self.bias, self.kernel_size, self.stride, self.padding, self.dilation
+        )
+        return out
+
+
 class NativeConv2d(UnfoldConv2d):
     """`F.conv2d` on the same weights: what a user would otherwise call."""
 
@@ -154,6 +176,8 @@ LAYER = Layer(
         "eager": _version(UnfoldConv2d),
         "script": _version(scripted),
         "custom_op": _version(OperatorConv2d),
+        "custom_op_py": _version(PythonConv2d),
+        "stable_abi": _version(StableConv2d),
         "native": _version(NativeConv2d),
     },
     inputs=inputs,

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layers import Inputs, Layer, Unavailable, seeded
+from layers import Inputs, Layer, Unavailable, seeded, shipping
 
 Call = Callable[..., Tensor]
 VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
@@ -29,8 +29,8 @@ VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
 VARIANTS: dict[str, VariantFunction] = {}
 
 # Variants that by their nature hold for the shapes, or the shapes and strides, of their example inputs.
-SHAPE_BOUND = frozenset({"trace", "compile"})
-STRIDE_BOUND = frozenset({"compile"})
+SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
+STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
 
 TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
@@ -79,9 +79,7 @@ def trace(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Input
 @variant
 def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:  # noqa: A001
     """The eager module through torch.compile; its first call compiles."""
-    compiler = os.environ.get("CXX") or "g++"
-    if inputs[0].device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
-        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
+    _require_compiler(inputs[0].device)
     # What earlier cases compiled counts against the recompile limit, beyond which dynamo silently runs eagerly.
     torch._dynamo.reset()
     compiled: Call = torch.compile(module)
@@ -89,11 +87,41 @@ def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inp
 
 
 @variant
+def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The saved script variant in a C++ program, without Python."""
+    scripted: Any = script(layer, params, module, inputs)
+    return shipping.program(scripted.save, ".pt", module, inputs)
+
+
+@variant
+def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The eager module compiled by AOTInductor, in a C++ program, without Python."""
+    _require_compiler(inputs[0].device)
+    return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
+
+
+@variant
 def custom_op(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
-    """The layer on its native C++/CUDA operator."""
-    if layer.op is not None and layer.op.startswith("layerbench::"):
-        _load_operators(inputs[0].device)
-    return hand_written(layer, "custom_op", params, module, inputs)
+    """The layer on its native C++/CUDA operator: TORCH_LIBRARY, gradients in C++."""
+    return _bound(layer, "custom_op", params, module, inputs)
+
+
+@variant
+def custom_op_py(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same operator with its gradients registered in Python (torch.library.register_autograd)."""
+    return _bound(layer, "custom_op_py", params, module, inputs)
+
+
+@variant
+def stable_abi(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same operator from one library for torch 2.11 and later (stable ABI; gradients registered in Python)."""
+    return _bound(layer, "stable_abi", params, module, inputs)
+
+
+@variant
+def pybind(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The same kernels bound by pybind11 with an out parameter, in a Python autograd.Function."""
+    return _bound(layer, "pybind", params, module, inputs)
 
 
 @variant
@@ -158,7 +186,7 @@ def make(
     state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
     if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
         module = call
-    if isinstance(call, torch.jit.ScriptModule):
+    if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
     return Made(call, module, inputs, state, tuple(notes))
 
@@ -200,12 +228,27 @@ def _require_torchscript() -> None:
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
 
 
-def _load_operators(device: torch.device) -> None:
+def _require_compiler(device: torch.device) -> None:
+    compiler = os.environ.get("CXX") or "g++"
+    if device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
+
+
+def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
+    """The hand-written version on one of our native libraries; a layer with another operator loads it itself."""
+    if name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::"):
+        _load_operators(name, inputs[0].device)
+    return hand_written(layer, name, params, module, inputs)
+
+
+def _load_operators(name: str, device: torch.device) -> None:
     from ext import build, ops  # here: without a compiler everything else still works
 
+    python = build.PYTHON
+    which = {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}[name]
     try:
-        ops.load()
-        reason = build.cuda_reason() if device.type == "cuda" else None  # known once built: nvcc may have failed
+        ops.load(which)
+        reason = build.cuda_reason(which) if device.type == "cuda" else None  # known once built: nvcc may have failed
     except build.BuildError as error:
         raise Unavailable(str(error).splitlines()[0]) from error  # the rest is the compiler's output
     if reason is not None:

@@ -34,6 +34,38 @@ class OperatorVecAdd(nn.Module):
         return out
 
 
+class PythonVecAdd(nn.Module):
+    """The same on `layerbench_py::vecadd`, whose gradient is registered in Python."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """As `VecAdd`."""
+        out: Tensor = torch.ops.layerbench_py.vecadd(x, y)
+        return out
+
+
+class StableVecAdd(nn.Module):
+    """The same on `layerbench_stable::vecadd`, of the library on the stable ABI."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """As `VecAdd`."""
+        out: Tensor = torch.ops.layerbench_stable.vecadd(x, y)
+        return out
+
+
+class PybindVecAdd(nn.Module):
+    """The same on a function bound by pybind11."""
+
+    def __init__(self) -> None:
+        from ext import pybind  # loads its library
+
+        super().__init__()
+        self.operator = pybind.vecadd
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """As `VecAdd`."""
+        return self.operator(x, y)
+
+
 class NativeVecAdd(nn.Module):
     """`torch.add`, which checks no shapes."""
 
@@ -83,6 +115,9 @@ LAYER = Layer(
         "eager": _version(VecAdd),
         "script": _version(scripted),
         "custom_op": _version(OperatorVecAdd),
+        "custom_op_py": _version(PythonVecAdd),
+        "stable_abi": _version(StableVecAdd),
+        "pybind": _version(PybindVecAdd),
         "native": _version(NativeVecAdd),
     },
     inputs=inputs,

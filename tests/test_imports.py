@@ -37,12 +37,13 @@ TABLE: dict[str, set[str]] = {
     "bench.memory": {"bench.flush", "bench.machine", "torch"},
     "bench.limits": {"bench.model", "bench.units"},
     "bench.task": {"bench.model", "layers", "torch"},
+    "bench.remote": {"bench.model", "bench.task", "bench.timers", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
     "bench.protocol": {"bench.model", "msgspec"},
     "bench.session": {
         *("bench.check", "bench.energy", "bench.environment", "bench.flush", "bench.limits", "bench.measure"),
-        *("bench.memory", "bench.model", "bench.monitor", "bench.protocol", "bench.task", "bench.timers"),
-        *("layers", "torch"),
+        *("bench.memory", "bench.model", "bench.monitor", "bench.protocol", "bench.remote", "bench.task"),
+        *("bench.timers", "layers", "torch"),
     },
     "bench.worker": {
         *("bench.check", "bench.environment", "bench.memory", "bench.model", "bench.protocol", "bench.session"),
@@ -76,6 +77,7 @@ TABLE: dict[str, set[str]] = {
     "layers.*": {"layers", "torch"},
     "ext": set(),
     "ext.build": {"ext", "filelock"},
+    "ext.setup": {"ext", "setuptools", "torch"},
     "ext.*": {"ext", "torch"},
 }
 # And what it may import inside functions alone, so that importing it costs nothing and needs nothing.
@@ -95,6 +97,7 @@ NEED_TORCH = {
     *(
         "bench.measure",
         "bench.task",
+        "bench.remote",
         "bench.check",
         "bench.session",
         "bench.worker",

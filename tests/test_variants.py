@@ -17,6 +17,7 @@ from layers import Layer, Unavailable, variants
 from layers.variants import VARIANTS, Made
 
 ROOT = Path(__file__).parent.parent
+BINDINGS = ["custom_op", "custom_op_py", "stable_abi", "pybind"]
 TORCHSCRIPT = ["script", "jit_script", "trace"]
 
 
@@ -56,7 +57,8 @@ for name in ("eager", "script", "jit_script", "trace", "native"):
 
 
 def test_every_variant_says_in_one_line_what_it_is() -> None:
-    assert list(VARIANTS) == ["eager", "script", "jit_script", "trace", "compile", "custom_op", "native"]
+    torch_own = ["eager", "script", "jit_script", "trace", "compile"]
+    assert list(VARIANTS) == [*torch_own, "script_cpp", "aoti_cpp", *BINDINGS, "native"]
     for function in VARIANTS.values():
         assert (function.__doc__ or "").splitlines()[0].endswith(".")
 
@@ -87,7 +89,10 @@ def test_the_state_is_a_float64_copy_of_the_weights_as_rounded_to_the_dtype() ->
 def test_making_a_variant_leaves_random_state_threads_and_warning_filters_alone(variant: str) -> None:
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters), torch.is_grad_enabled()
-    make("unfold_conv2d", variant, size=5, out_channels=2)
+    if variant == "pybind":
+        make("shift", variant)
+    else:
+        make("unfold_conv2d", variant, size=5, out_channels=2)
     after = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters), torch.is_grad_enabled()
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]
@@ -232,7 +237,7 @@ def test_compile_without_a_cpp_compiler_is_unavailable(monkeypatch: pytest.Monke
 
 
 def test_operators_that_cannot_be_built_make_custom_op_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(which: build.Library) -> None:
         raise build.BuildError("no C++ compiler", tail="many lines")
 
     monkeypatch.setattr(ops, "load", fail)
@@ -241,8 +246,8 @@ def test_operators_that_cannot_be_built_make_custom_op_unavailable(monkeypatch: 
 
 
 def test_operators_without_cuda_make_custom_op_unavailable_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "load", lambda: None)
-    monkeypatch.setattr(build, "cuda_reason", lambda: "CPU-only torch")
+    monkeypatch.setattr(ops, "load", lambda which: None)
+    monkeypatch.setattr(build, "cuda_reason", lambda which: "CPU-only torch")
     on_cuda: Any = (SimpleNamespace(device=torch.device("cuda")),)
     with pytest.raises(Unavailable, match="CPU-only torch"):
         VARIANTS["custom_op"](layers.load("shift"), {"k": 1}, nn.Identity(), on_cuda)

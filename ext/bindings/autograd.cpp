@@ -1,8 +1,15 @@
 // Gradients, in C++ so that a saved module trains without Python. Each is made of the operators themselves: the three
 // of the convolution are bilinear and closed under differentiation, so gradients of any order work.
+//
+// The nodes are written as PyTorch writes its own: torch::autograd::Function costs three times as much per call, and
+// torch.func refuses it (docs/bindings.md).
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
+
+#include <array>
 
 #include "ops.h"
 
@@ -11,141 +18,175 @@ namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::Function;
+using c10::DispatchKeySet;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-using Below = at::AutoDispatchBelowADInplaceOrView;
+using NodePointer = decltype(torch::autograd::Edge::function);
 
-bool tracked(const Tensor& t) {
-    return t.defined() && ((t.requires_grad() && at::GradMode::is_enabled()) || t._fw_grad(/*level=*/0).defined());
+// Whether a call must be recorded. A tangent of forward-mode differentiation would be lost, so it is refused.
+template <typename... Tensors>
+bool tracked(const char* op, const Tensors&... inputs) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!(torch::autograd::isFwGradDefined(inputs) || ...), "layerbench::", op,
+                                ": jvp is not implemented (forward-mode differentiation)");
+    return torch::autograd::compute_requires_grad(inputs...);
 }
 
-void save(AutogradContext* ctx, const Window& w) {
-    std::vector<int64_t> all;
-    for (const auto& pair : {w.kernel_size, w.stride, w.padding, w.dilation})
-        all.insert(all.end(), pair.begin(), pair.end());
-    ctx->saved_data["window"] = all;
+// Torch counts nodes with its own pointer from 2.12 on, before that with a shared one, which frees long chains of nodes
+// by recursion unless it is told how.
+template <typename T>
+auto make_node() {
+    if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
+        return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); });
+    } else {
+        return c10::make_intrusive<T>();
+    }
 }
 
-// Valid as long as `all` is.
-Window window(const std::vector<int64_t>& all) {
-    const IntArrayRef view(all);
-    return {view.slice(0, 2), view.slice(2, 2), view.slice(4, 2), view.slice(6, 2)};
+// What `run` computes, recorded as made from `inputs` by the node that `fill` completes.
+template <typename T, typename Fill, typename Run, typename... Tensors>
+Tensor record(Fill fill, Run run, const Tensors&... inputs) {
+    auto node = make_node<T>();
+    node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
+    Tensor out = [&] {
+        at::AutoDispatchBelowADInplaceOrView guard;
+        return run();
+    }();
+    fill(*node);  // after the kernel, which checks what is saved here
+    torch::autograd::set_history(out, NodePointer(std::move(node)));
+    return out;
 }
 
-struct ShiftFunction : Function<ShiftFunction> {
-    static Tensor forward(AutogradContext* ctx, const Tensor& x, int64_t k) {
-        ctx->saved_data["k"] = k;
-        Below guard;
-        return shift(x, k);
-    }
-    static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-        const int64_t k = ctx->saved_data["k"].toInt();
-        return {shift(grads[0], k == INT64_MIN ? INT64_MAX : -k), Tensor()};
+// To the kernels: where nothing is recorded, no guard is needed either.
+DispatchKeySet below(DispatchKeySet keys) { return keys & c10::after_autograd_keyset; }
+
+struct ShiftBackward final : Node {
+    int64_t k = 0;
+
+    std::string name() const override { return "ShiftBackward"; }
+    variable_list apply(variable_list&& grads) override {
+        if (!grads[0].defined()) return {Tensor()};
+        return {shift_op().call(grads[0], k == INT64_MIN ? INT64_MAX : -k)};
     }
 };
 
-struct VecaddFunction : Function<VecaddFunction> {
-    static Tensor forward(AutogradContext*, const Tensor& x, const Tensor& y) {
-        Below guard;
-        return vecadd(x, y);
-    }
-    static variable_list backward(AutogradContext*, const variable_list& grads) { return {grads[0], grads[0]}; }
+struct VecaddBackward final : Node {
+    std::string name() const override { return "VecaddBackward"; }
+    variable_list apply(variable_list&& grads) override { return {grads[0], grads[0]}; }
 };
 
-struct ConvFunction : Function<ConvFunction> {
-    static Tensor forward(AutogradContext* ctx, const Tensor& input, const Tensor& weight,
-                          const std::optional<Tensor>& bias, const Window& w) {
-        ctx->save_for_backward({input, weight});
-        ctx->saved_data["bias"] = bias.has_value();
-        save(ctx, w);
-        Below guard;
-        return conv(input, weight, bias, w);
+// Two saved tensors and a window: what the convolution's three nodes have in common.
+struct WindowNode : Node {
+    void save(const Tensor& a, const Tensor& b, const Window& w) {
+        first_ = SavedVariable(a, false);
+        second_ = SavedVariable(b, false);
+        int64_t* to = window_.data();
+        for (const auto& pair : {w.kernel_size, w.stride, w.padding, w.dilation})
+            to = std::copy(pair.begin(), pair.end(), to);
     }
-    static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-        const auto all = ctx->saved_data["window"].toIntVector();
-        const auto saved = ctx->get_saved_variables();
-        const Tensor &grad = grads[0], &input = saved[0], &weight = saved[1];
-        variable_list out(4);
-        if (ctx->needs_input_grad(0)) out[0] = grad_input(grad, input, weight, window(all));
-        if (ctx->needs_input_grad(1)) out[1] = grad_weight(grad, input, window(all));
-        if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) out[2] = grad.sum({0, 2, 3});
-        return out;
+    void release_variables() override {
+        first_.reset_data();
+        second_.reset_data();
     }
+
+protected:
+    Tensor first() const { return first_.unpack(); }
+    Tensor second() const { return second_.unpack(); }
+    Tensor conv(const Tensor& input, const Tensor& weight) const {
+        return conv_op().call(input, weight, std::nullopt, pair(0), pair(1), pair(2), pair(3));
+    }
+    Tensor grad_input(const Tensor& grad, const Tensor& input, const Tensor& weight) const {
+        return grad_input_op().call(grad, input, weight, pair(0), pair(1), pair(2), pair(3));
+    }
+    Tensor grad_weight(const Tensor& grad, const Tensor& input) const {
+        return grad_weight_op().call(grad, input, pair(0), pair(1), pair(2), pair(3));
+    }
+    bool wanted(size_t input) const { return task_should_compute_output(input); }
+
+private:
+    IntArrayRef pair(size_t i) const { return {window_.data() + 2 * i, 2}; }
+
+    SavedVariable first_, second_;
+    std::array<int64_t, 8> window_{};
 };
 
-struct GradInputFunction : Function<GradInputFunction> {
-    static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& input, const Tensor& weight,
-                          const Window& w) {
-        ctx->save_for_backward({grad, weight});
-        save(ctx, w);
-        Below guard;
-        return grad_input(grad, input, weight, w);
-    }
-    static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-        const auto all = ctx->saved_data["window"].toIntVector();
-        const auto saved = ctx->get_saved_variables();
-        variable_list out(4);
-        if (ctx->needs_input_grad(0)) out[0] = conv(grads[0], saved[1], std::nullopt, window(all));
-        if (ctx->needs_input_grad(2)) out[2] = grad_weight(saved[0], grads[0], window(all));
-        return out;
-    }
-};
-
-struct GradWeightFunction : Function<GradWeightFunction> {
-    static Tensor forward(AutogradContext* ctx, const Tensor& grad, const Tensor& input, const Window& w) {
-        ctx->save_for_backward({grad, input});
-        save(ctx, w);
-        Below guard;
-        return grad_weight(grad, input, w);
-    }
-    static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-        const auto all = ctx->saved_data["window"].toIntVector();
-        const auto saved = ctx->get_saved_variables();
+struct UnfoldConv2dBackward final : WindowNode {  // of input, weight
+    std::string name() const override { return "UnfoldConv2dBackward"; }
+    variable_list apply(variable_list&& grads) override {
         variable_list out(3);
-        if (ctx->needs_input_grad(0)) out[0] = conv(saved[1], grads[0], std::nullopt, window(all));
-        if (ctx->needs_input_grad(1)) out[1] = grad_input(saved[0], saved[1], grads[0], window(all));
+        const Tensor &grad = grads[0], input = first(), weight = second();
+        if (!grad.defined()) return out;
+        if (wanted(0)) out[0] = grad_input(grad, input, weight);
+        if (wanted(1)) out[1] = grad_weight(grad, input);
+        if (wanted(2)) out[2] = grad.sum({0, 2, 3});
         return out;
     }
 };
 
-// Where no gradient is wanted, none is prepared: no node, no saved tensors.
+struct UnfoldConv2dGradInputBackward final : WindowNode {  // of grad, weight
+    std::string name() const override { return "UnfoldConv2dGradInputBackward"; }
+    variable_list apply(variable_list&& grads) override {
+        variable_list out(3);
+        if (!grads[0].defined()) return out;
+        if (wanted(0)) out[0] = conv(grads[0], second());
+        if (wanted(2)) out[2] = grad_weight(first(), grads[0]);
+        return out;
+    }
+};
 
-Tensor shift_autograd(const Tensor& x, int64_t k) {
-    if (tracked(x)) return ShiftFunction::apply(x, k);
-    Below guard;
-    return shift(x, k);
+struct UnfoldConv2dGradWeightBackward final : WindowNode {  // of grad, input
+    std::string name() const override { return "UnfoldConv2dGradWeightBackward"; }
+    variable_list apply(variable_list&& grads) override {
+        variable_list out(2);
+        if (!grads[0].defined()) return out;
+        if (wanted(0)) out[0] = conv(second(), grads[0]);
+        if (wanted(1)) out[1] = grad_input(first(), second(), grads[0]);
+        return out;
+    }
+};
+
+Tensor shift(DispatchKeySet keys, const Tensor& x, int64_t k) {
+    const auto run = [&] { return shift_op().redispatch(below(keys), x, k); };
+    if (!tracked("shift", x)) return run();
+    return record<ShiftBackward>([&](auto& node) { node.k = k; }, run, x);
 }
 
-Tensor vecadd_autograd(const Tensor& x, const Tensor& y) {
-    if (tracked(x) || tracked(y)) return VecaddFunction::apply(x, y);
-    Below guard;
-    return vecadd(x, y);
+Tensor vecadd(DispatchKeySet keys, const Tensor& x, const Tensor& y) {
+    const auto run = [&] { return vecadd_op().redispatch(below(keys), x, y); };
+    if (!tracked("vecadd", x, y)) return run();
+    return record<VecaddBackward>([](auto&) {}, run, x, y);
 }
 
-Tensor conv_autograd(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                     IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+Tensor conv(DispatchKeySet keys, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+            IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+    const auto run = [&] {
+        return conv_op().redispatch(below(keys), input, weight, bias, kernel_size, stride, padding, dilation);
+    };
+    if (!tracked("unfold_conv2d", input, weight, bias)) return run();
     const Window w{kernel_size, stride, padding, dilation};
-    if (tracked(input) || tracked(weight) || (bias && tracked(*bias)))
-        return ConvFunction::apply(input, weight, bias, w);
-    Below guard;
-    return conv(input, weight, bias, w);
+    return record<UnfoldConv2dBackward>([&](auto& node) { node.save(input, weight, w); }, run, input, weight, bias);
 }
 
-Tensor grad_input_autograd(const Tensor& grad, const Tensor& input, const Tensor& weight, IntArrayRef kernel_size,
-                           IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+// Of the input only the shape matters: it gets no gradient, and none of its own is asked for.
+Tensor grad_input(DispatchKeySet keys, const Tensor& grad, const Tensor& input, const Tensor& weight,
+                  IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+    const auto run = [&] {
+        return grad_input_op().redispatch(below(keys), grad, input, weight, kernel_size, stride, padding, dilation);
+    };
+    if (!tracked("unfold_conv2d_grad_input", grad, weight)) return run();
     const Window w{kernel_size, stride, padding, dilation};
-    if (tracked(grad) || tracked(weight)) return GradInputFunction::apply(grad, input, weight, w);
-    Below guard;
-    return grad_input(grad, input, weight, w);
+    return record<UnfoldConv2dGradInputBackward>([&](auto& node) { node.save(grad, weight, w); }, run, grad,
+                                                 std::optional<Tensor>(), weight);
 }
 
-Tensor grad_weight_autograd(const Tensor& grad, const Tensor& input, IntArrayRef kernel_size, IntArrayRef stride,
-                            IntArrayRef padding, IntArrayRef dilation) {
+Tensor grad_weight(DispatchKeySet keys, const Tensor& grad, const Tensor& input, IntArrayRef kernel_size,
+                   IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+    const auto run = [&] {
+        return grad_weight_op().redispatch(below(keys), grad, input, kernel_size, stride, padding, dilation);
+    };
+    if (!tracked("unfold_conv2d_grad_weight", grad, input)) return run();
     const Window w{kernel_size, stride, padding, dilation};
-    if (tracked(grad) || tracked(input)) return GradWeightFunction::apply(grad, input, w);
-    Below guard;
-    return grad_weight(grad, input, w);
+    return record<UnfoldConv2dGradWeightBackward>([&](auto& node) { node.save(grad, input, w); }, run, grad, input);
 }
 
 // Under autocast a convolution runs in the lower precision, as torch's own does. The other operators take what comes.
@@ -153,25 +194,25 @@ template <at::DeviceType device>
 Tensor conv_autocast(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                      IntArrayRef kernel_size, IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
     const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device);
-    const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet(key)};
+    const c10::impl::ExcludeDispatchKeyGuard guard{DispatchKeySet(key)};
     const auto cast = [](const Tensor& t) {
         return at::autocast::cached_cast(at::autocast::get_autocast_dtype(device), t, device);
     };
-    return conv(cast(input), cast(weight), bias ? std::optional(cast(*bias)) : bias,
-                {kernel_size, stride, padding, dilation});
+    return conv_op().call(cast(input), cast(weight), bias ? std::optional(cast(*bias)) : bias, kernel_size, stride,
+                          padding, dilation);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(layerbench, Autograd, m) {
-    m.impl("shift", shift_autograd);
-    m.impl("vecadd", vecadd_autograd);
-    m.impl("unfold_conv2d", conv_autograd);
-    m.impl("unfold_conv2d_grad_input", grad_input_autograd);
-    m.impl("unfold_conv2d_grad_weight", grad_weight_autograd);
+    m.impl("shift", TORCH_FN(shift));
+    m.impl("vecadd", TORCH_FN(vecadd));
+    m.impl("unfold_conv2d", TORCH_FN(conv));
+    m.impl("unfold_conv2d_grad_input", TORCH_FN(grad_input));
+    m.impl("unfold_conv2d_grad_weight", TORCH_FN(grad_weight));
 }
 
-TORCH_LIBRARY_IMPL(layerbench, AutocastCPU, m) { m.impl("unfold_conv2d", conv_autocast<at::kCPU>); }
-TORCH_LIBRARY_IMPL(layerbench, AutocastCUDA, m) { m.impl("unfold_conv2d", conv_autocast<at::kCUDA>); }
+TORCH_LIBRARY_IMPL(layerbench, AutocastCPU, m) { m.impl("unfold_conv2d", TORCH_FN(conv_autocast<at::kCPU>)); }
+TORCH_LIBRARY_IMPL(layerbench, AutocastCUDA, m) { m.impl("unfold_conv2d", TORCH_FN(conv_autocast<at::kCUDA>)); }
 
 }  // namespace layerbench

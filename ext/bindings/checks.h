@@ -1,14 +1,12 @@
 // From torch's arguments to the kernels': every check of a user's input, the same on every device.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <limits>
 #include <optional>
 
 #include "../kernels/kernels.h"
-#include "ops.h"
+#include "tensors.h"
 
 namespace layerbench {
 

@@ -1,11 +1,6 @@
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/sum.h>
-#include <ATen/ops/zeros.h>
-#include <torch/library.h>
-
 #include "checks.h"
 #include "gemm.h"
+#include "tensors.h"
 
 namespace layerbench {
 namespace {
@@ -14,7 +9,7 @@ constexpr int64_t kGrain = 1 << 15;  // least bytes, elements or multiplications
 
 at::Tensor cpu_shift(const at::Tensor& x, int64_t k) {
     const at::Tensor in = x.contiguous();
-    at::Tensor out = at::empty(x.sizes(), x.options());
+    at::Tensor out = cpu_empty(x.sizes(), x.options());
     if (out.numel() == 0) return out;
     const Shift s = make_shift(x, k, nullptr, nullptr);
     const void* from = in.const_data_ptr();
@@ -27,7 +22,7 @@ at::Tensor cpu_shift(const at::Tensor& x, int64_t k) {
 at::Tensor cpu_vecadd(const at::Tensor& x, const at::Tensor& y) {
     const Dtype dtype = check_vecadd(x, y);
     const at::Tensor a = x.contiguous(), b = y.contiguous();
-    at::Tensor out = at::empty(x.sizes(), x.options());
+    at::Tensor out = cpu_empty(x.sizes(), x.options());
     const void *pa = a.const_data_ptr(), *pb = b.const_data_ptr();
     void* to = out.mutable_data_ptr();
     at::parallel_for(0, out.numel(), kGrain,
@@ -51,7 +46,7 @@ void with_type(const Conv& c, F&& f) {
 
 at::Tensor gather(const Conv& c, const Gather& g, const at::Tensor& source, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-    at::Tensor out = at::empty({g.batch, g.results, g.y.dest, g.x.dest}, source.options());
+    at::Tensor out = cpu_empty({g.batch, g.results, g.y.dest, g.x.dest}, source.options());
     const int64_t work = g.x.dest * g.results * g.channels * g.y.taps * g.x.taps;  // of one row
     with_type(c, [&](auto type) {
         using T = decltype(type);
@@ -131,12 +126,6 @@ at::Tensor cpu_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(layerbench, CPU, m) {
-    m.impl("shift", cpu_shift);
-    m.impl("vecadd", cpu_vecadd);
-    m.impl("unfold_conv2d", cpu_conv);
-    m.impl("unfold_conv2d_grad_input", cpu_grad_input);
-    m.impl("unfold_conv2d_grad_weight", cpu_grad_weight);
-}
+LAYERBENCH_KERNELS(CPU, cpu_shift, cpu_vecadd, cpu_conv, cpu_grad_input, cpu_grad_weight)
 
 }  // namespace layerbench

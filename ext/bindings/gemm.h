@@ -2,23 +2,10 @@
 // ATen does, and a profile names them: aten::im2col, aten::mm, aten::addmm, aten::col2im.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/col2im.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/im2col.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include "checks.h"
+#include "tensors.h"
 
 namespace layerbench {
-
-// The products are already in the precision that was asked for.
-struct WithoutAutocast : c10::impl::ExcludeDispatchKeyGuard {
-    WithoutAutocast() : ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset) {}
-};
 
 // The windows of an image are the image itself.
 inline bool is_pointwise(const Gather& g) {

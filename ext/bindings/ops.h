@@ -1,17 +1,13 @@
-// The operators as C++ functions that go through the dispatcher.
+// The operators as C++ functions that go through the dispatcher: each looks its operator up once.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <optional>
 
-namespace layerbench {
+#include "tensors.h"
 
-// The four pairs that say how a convolution's kernel moves over its input.
-struct Window {
-    at::IntArrayRef kernel_size, stride, padding, dilation;
-};
+namespace layerbench {
 
 using ShiftSignature = at::Tensor(const at::Tensor&, int64_t);
 using VecaddSignature = at::Tensor(const at::Tensor&, const at::Tensor&);
@@ -27,31 +23,29 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-inline at::Tensor shift(const at::Tensor& x, int64_t k) {
+inline const auto& shift_op() {
     static const auto op = find<ShiftSignature>("layerbench::shift");
-    return op.call(x, k);
+    return op;
 }
 
-inline at::Tensor vecadd(const at::Tensor& x, const at::Tensor& y) {
+inline const auto& vecadd_op() {
     static const auto op = find<VecaddSignature>("layerbench::vecadd");
-    return op.call(x, y);
+    return op;
 }
 
-inline at::Tensor conv(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                       const Window& w) {
+inline const auto& conv_op() {
     static const auto op = find<ConvSignature>("layerbench::unfold_conv2d");
-    return op.call(input, weight, bias, w.kernel_size, w.stride, w.padding, w.dilation);
+    return op;
 }
 
-inline at::Tensor grad_input(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-                             const Window& w) {
+inline const auto& grad_input_op() {
     static const auto op = find<GradInputSignature>("layerbench::unfold_conv2d_grad_input");
-    return op.call(grad, input, weight, w.kernel_size, w.stride, w.padding, w.dilation);
+    return op;
 }
 
-inline at::Tensor grad_weight(const at::Tensor& grad, const at::Tensor& input, const Window& w) {
+inline const auto& grad_weight_op() {
     static const auto op = find<GradWeightSignature>("layerbench::unfold_conv2d_grad_weight");
-    return op.call(grad, input, w.kernel_size, w.stride, w.padding, w.dilation);
+    return op;
 }
 
 }  // namespace layerbench

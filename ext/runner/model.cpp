@@ -1,0 +1,116 @@
+#include "model.h"
+
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
+
+#include <fstream>
+#include <regex>
+
+namespace runner {
+namespace {
+
+class Script : public Model {
+public:
+    explicit Script(torch::jit::Module module) : module_(std::move(module)) {}
+    at::Tensor call(const Tensors& inputs) override {
+        const c10::IValue out = module_.forward({inputs.begin(), inputs.end()});
+        if (!out.isTensor()) throw Problem(kRaised, "the model returned " + out.tagKind() + ", not a tensor");
+        return out.toTensor();
+    }
+    Named parameters() const override {
+        Named found;
+        for (const auto& one : module_.named_parameters())
+            if (one.value.requires_grad()) found.emplace_back(one.name, one.value);
+        return found;
+    }
+    bool trains() const override { return true; }
+    const char* kind() const override { return "TorchScript"; }
+
+private:
+    torch::jit::Module module_;
+};
+
+class Package : public Model {
+public:
+    Package(const std::string& path, at::Device device) : loader_(load(path, device)), careful_(load(path, device)) {}
+    // A package reads past inputs of another shape unless this variable is set, and a check costs as much as a small
+    // call. Its code reads the variable once: so there are two, and the careful one is never timed.
+    void check(const Tensors& inputs) override {
+        setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", /*replace=*/1);
+        try {
+            careful_->run(inputs);
+        } catch (...) {
+            unsetenv("AOTI_RUNTIME_CHECK_INPUTS");
+            throw;
+        }
+        unsetenv("AOTI_RUNTIME_CHECK_INPUTS");
+    }
+    at::Tensor call(const Tensors& inputs) override {
+        const Tensors out = loader_->run(inputs);
+        if (out.size() != 1) throw Problem(kRaised, "the model returned " + std::to_string(out.size()) + " tensors, not one");
+        return out[0];
+    }
+    Named parameters() const override { return {}; }
+    bool trains() const override { return false; }
+    const char* kind() const override { return "AOTInductor"; }
+
+private:
+    using Loader = torch::inductor::AOTIModelPackageLoader;
+    static std::unique_ptr<Loader> load(const std::string& path, at::Device device) {
+        return std::make_unique<Loader>(path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.index());
+    }
+    std::unique_ptr<Loader> loader_, careful_;
+};
+
+// The operator that a model needs and nobody registered, or nothing.
+std::string missing_operator(const std::string& message) {
+    static const std::regex known("(?:Unknown builtin op: |Could not find schema for )([\\w.]+::[\\w.]*\\w)");
+    std::smatch found;
+    return std::regex_search(message, found, known) ? found[1].str() : "";
+}
+
+Problem refusal(const std::string& path, const std::string& message) {
+    if (const std::string name = missing_operator(message); !name.empty())
+        return {kUsage, path + " needs the operator " + name +
+                            ", which is not registered: name the library that defines it with --library PATH"};
+    return {kUsage, path + " cannot be loaded: " + one_line(message)};
+}
+
+}  // namespace
+
+std::string one_line(const std::string& text) {
+    static const std::regex error("(?:^|\n)(?:[\\w.]*\\.)?[A-Za-z]*(?:Error|Exception): ([^\n]*)");
+    std::string found;
+    if (text.find("TorchScript") != std::string::npos)
+        for (std::sregex_iterator one(text.begin(), text.end(), error), end; one != end; ++one) found = (*one)[1];
+    const auto begin = text.find_first_not_of(" \n");
+    if (!found.empty() || begin == std::string::npos) return found;
+    return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+std::unique_ptr<Model> load_model(const std::string& path, at::Device device) {
+    if (!std::ifstream(path)) throw Problem(kUsage, path + " cannot be read");
+    try {
+        if (path.size() > 4 && path.compare(path.size() - 4, 4, ".pt2") == 0)
+            return std::make_unique<Package>(path, device);
+        return std::make_unique<Script>(torch::jit::load(path, device));
+    } catch (const c10::Error& error) {
+        throw refusal(path, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+        throw refusal(path, error.what());
+    }
+}
+
+void load_library(const std::string& path) {
+    // Absolute, else dlopen would look for a bare name in the system's folders.
+    char* const whole = realpath(path.c_str(), nullptr);
+    if (!whole) throw Problem(kUsage, "library " + path + " cannot be read");
+    void* const handle = dlopen(whole, RTLD_NOW | RTLD_LOCAL);
+    free(whole);
+    if (!handle) throw Problem(kUsage, "library " + path + " cannot be loaded: " + dlerror());
+}
+
+}  // namespace runner

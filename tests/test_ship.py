@@ -1,0 +1,391 @@
+"""What leaves this process: saved modules in a fresh Python and in C++, the CMake build, and the C++ program itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import cpp_extension
+
+import layers
+from bench import cli
+from bench.model import Status, load_run
+from ext import build, cmake
+from layers import shipping, variants
+from layers.program import Program
+from layers.variants import Made
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit")
+
+
+def make(layer: str, variant: str, **params: Any) -> Made:
+    return variants.make(layers.load(layer), variant, params, dtype=torch.float32, device="cpu", seed=0)
+
+
+@pytest.fixture(scope="session")
+def runner() -> Path:
+    return cmake.make(cmake.RUNNER)
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    return cmake.make(cmake.LIBRARY)
+
+
+@pytest.fixture
+def conv(tmp_path: Path) -> Made:
+    """The scripted convolution, with model.pt, inputs.pt and expected.pt in tmp_path."""
+    made = make("unfold_conv2d", "script", size=16, in_channels=2, out_channels=3)
+    return saved(made, made.call, tmp_path)
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Made:
+    """The shift on its native operator, likewise."""
+    made = make("shift", "custom_op", rows=3, length=50)
+    return saved(made, torch.jit.script(made.module), tmp_path)
+
+
+def saved(made: Made, module: Any, folder: Path) -> Made:
+    module.save(str(folder / "model.pt"))
+    torch.save(list(made.inputs), folder / "inputs.pt")
+    torch.save(made.call(*made.inputs).detach(), folder / "expected.pt")
+    return made
+
+
+def run(runner: Path, folder: Path, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [runner, "--seconds", "0", "--threads", "1", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
+
+
+def fresh_python(code: str, folder: Path, *arguments: str | Path) -> None:
+    """In a process that knows nothing of this checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-W", "ignore", "-c", f"import sys, torch\n{code}", *arguments]
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=120)
+
+
+def crc32(tensor: Tensor) -> str:
+    return f"{zlib.crc32(tensor.detach().contiguous().numpy().tobytes()):08x}"
+
+
+# --- a saved module in a fresh Python ---
+
+
+@pytest.mark.parametrize("layer", layers.BUILTIN)
+def test_a_saved_scripted_layer_gives_the_same_output_in_a_fresh_process(layer: str, tmp_path: Path) -> None:
+    made = make(layer, "script")
+    saved(made, made.call, tmp_path)
+    fresh_python("torch.save(torch.jit.load('model.pt')(*torch.load('inputs.pt')), 'out.pt')", tmp_path)
+    assert torch.equal(torch.load(tmp_path / "out.pt"), made.call(*made.inputs))
+
+
+# --- the build ---
+
+WRONG_SCALARS = """
+#include <torch/library.h>
+at::Tensor whole(const at::Tensor& x, int k) { return x; }
+at::Tensor real(const at::Tensor& x, float k) { return x; }
+TORCH_LIBRARY(wrong, m) { m.def("whole", whole); m.def("real", real); }
+"""
+
+
+def test_an_int_or_a_float_as_an_operators_argument_is_a_clear_error_at_build(tmp_path: Path) -> None:
+    (tmp_path / "wrong.cpp").write_text(WRONG_SCALARS, encoding="utf-8")
+    includes = [f"-I{path}" for path in cpp_extension.include_paths()]
+    command = [build.plan().compiler, "-std=c++20", "-fsyntax-only", *includes, str(tmp_path / "wrong.cpp")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=os.environ | {"LC_ALL": "C"})
+    assert done.returncode != 0
+    assert "int64_t and bool are supported as an integral argument type" in done.stderr
+    assert re.search(r"float.* use double instead", done.stderr)
+
+
+CALL_ALL = """
+torch.ops.load_library(sys.argv[1])
+x, weight, bias = (t.requires_grad_() for t in torch.load("in.pt"))
+y = torch.ops.layerbench.unfold_conv2d(x, weight, bias, [3, 3], [1, 1], [1, 1], [1, 1])
+out = torch.ops.layerbench.vecadd(torch.ops.layerbench.shift(y, 2), y)
+out.square().sum().backward()
+torch.save([out.detach(), x.grad, weight.grad, bias.grad], sys.argv[2])
+"""
+
+
+def test_the_library_that_cmake_builds_gives_the_same_numbers_as_ours(library: Path, tmp_path: Path) -> None:
+    torch.save([torch.randn(2, 3, 8, 8), torch.randn(4, 3, 9), torch.randn(4)], tmp_path / "in.pt")
+    fresh_python(CALL_ALL, tmp_path, library, "cmake.pt")
+    fresh_python(CALL_ALL, tmp_path, build.build(), "ours.pt")
+    for theirs, ours in zip(torch.load(tmp_path / "cmake.pt"), torch.load(tmp_path / "ours.pt"), strict=True):
+        torch.testing.assert_close(theirs, ours)
+
+
+@pytest.mark.parametrize("made_by", ["cmake", "ours"])
+def test_the_library_needs_neither_python_nor_an_openmp_runtime_of_its_own(library: Path, made_by: str) -> None:
+    file = library if made_by == "cmake" else build.build()
+    listed = subprocess.run(["readelf", "-d", file], capture_output=True, encoding="utf-8", check=True).stdout
+    needed = re.findall(r"NEEDED.*\[(.*)\]", listed)
+    assert any(name.startswith("libtorch_cpu") for name in needed)
+    assert not [name for name in needed if "python" in name or "omp" in name]
+
+
+@pytest.mark.parametrize("tool", ["cmake", "ninja"])
+def test_a_missing_build_tool_is_a_build_error_that_names_it(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYERBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(cmake.shutil, "which", lambda name, path=None: None if name == tool else f"/bin/{name}")
+    with pytest.raises(build.BuildError, match=f"^{tool} not found$"):
+        cmake.make(cmake.RUNNER)
+    with pytest.raises(layers.Unavailable, match=f"the C\\+\\+ program cannot be built: {tool} not found"):
+        make("shift", "script_cpp", length=8)
+
+
+# --- the program ---
+
+
+def test_the_program_gives_pythons_numbers_and_a_time_with_its_interval(
+    runner: Path, conv: Made, tmp_path: Path
+) -> None:
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", "--expect", "expected.pt", "--seconds", "0.1")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    expected = conv.call(*conv.inputs).detach()
+    assert answer["as_expected"] is True
+    assert answer["error"] < 1e-6
+    assert answer["output"]["shape"] == list(expected.shape)
+    assert answer["output"]["dtype"] == "float32"
+    assert answer["output"]["sum"] == pytest.approx(expected.double().sum().item(), rel=1e-5)
+    assert answer["torch"] == torch.__version__.partition("+")[0]
+    low, high = answer["seconds"]["interval"]
+    assert 0 < low <= answer["seconds"]["median"] <= high < 1
+
+
+def test_without_the_operators_library_it_names_the_operator_and_the_flag_and_with_it_the_numbers_are_pythons(
+    runner: Path, library: Path, operator: Made, tmp_path: Path
+) -> None:
+    arguments = ["model.pt", "--inputs", "inputs.pt", "--expect", "expected.pt", "--tolerance", "0"]
+    alone = run(runner, tmp_path, *arguments)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert alone.stderr == (
+        "runner: model.pt needs the operator layerbench::shift, which is not registered: "
+        "name the library that defines it with --library PATH\n"
+    )
+    done = run(runner, tmp_path, *arguments, "--library", library)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["output"]["crc32"] == crc32(operator.call(*operator.inputs))
+
+
+@pytest.mark.parametrize("name", ["conv", "operator"])
+def test_a_loaded_module_trains_in_cpp_with_pythons_gradients(
+    runner: Path, library: Path, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    made: Made = request.getfixturevalue(name)
+    arguments = ["model.pt", "--inputs", "inputs.pt", "--backward", "--out", "out.pt", "--library", library]
+    done = run(runner, tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    inputs = [x.requires_grad_() for x in made.inputs]
+    made.call(*inputs).mean().backward()
+    expected = {f"input {i}": x.grad for i, x in enumerate(inputs)}
+    expected |= {key: parameter.grad for key, parameter in made.module.named_parameters()}
+    got = torch.load(tmp_path / "out.pt", weights_only=False)["gradients"]
+    assert got.keys() == expected.keys() == json.loads(done.stdout)["gradients"].keys()
+    for key, gradient in got.items():
+        torch.testing.assert_close(gradient, expected[key])
+
+
+def test_an_aotinductor_package_runs_in_cpp_with_pythons_numbers_once_it_has_its_operators(
+    runner: Path, library: Path, operator: Made, tmp_path: Path
+) -> None:
+    shipping.package(operator.module, operator.inputs, tmp_path / "model.pt2")
+    arguments = ["model.pt2", "--inputs", "inputs.pt", "--expect", "expected.pt", "--tolerance", "0"]
+    alone = run(runner, tmp_path, *arguments)
+    assert alone.returncode == 2
+    assert "model.pt2 needs the operator layerbench::shift, which is not registered" in alone.stderr
+    done = run(runner, tmp_path, *arguments, "--library", library)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kind"] == "AOTInductor"
+    wrong = run(runner, tmp_path, "model.pt2", "--shape", "4x50", "--library", library)
+    assert wrong.returncode == 3
+    assert "unmatched dim value at 0, expected: 3, but got: 4" in wrong.stderr
+    backward = run(runner, tmp_path, *arguments, "--library", library, "--backward")
+    assert backward.returncode == 2
+    assert "inference is all it can do" in backward.stderr
+
+
+def test_random_input_is_the_same_for_the_same_seed(runner: Path, conv: Made, tmp_path: Path) -> None:
+    def sum_of(*options: str) -> float:
+        done = run(runner, tmp_path, "model.pt", "--shape", "1x2x16x16", *options)
+        return float(json.loads(done.stdout)["output"]["sum"])
+
+    assert sum_of() == sum_of("--seed", "0")
+    assert sum_of() != sum_of("--seed", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "no model; --help shows the usage"),
+        (["model.pt", "--sead", "1"], 2, "no option --sead; --help lists them"),
+        (["model.pt", "--seed"], 2, "--seed needs a value"),
+        (["model.pt", "--threads", "two"], 2, "--threads two: a number of at least 1"),
+        (["model.pt", "--device", "gpu"], 2, "--device gpu: cpu, cuda or cuda:N"),
+        (["model.pt", "--shape", "1x2y3"], 2, "--shape 1x2y3: sizes with x between them, for example 1x3x64x64"),
+        (["model.pt"], 2, "no input: --inputs FILE, or --shape 1x3x64x64 for each"),
+        (["nowhere.pt", "--shape", "1"], 2, "nowhere.pt cannot be read"),
+        (["inputs.pt", "--shape", "1"], 2, "inputs.pt cannot be loaded: "),
+        (["model.pt", "--library", "nowhere.so", "--shape", "1"], 2, "library nowhere.so cannot be read"),
+        (["model.pt", "--inputs", "model.pt"], 2, "model.pt "),
+        (
+            ["model.pt", "--shape", "1x7x16x16"],
+            3,
+            "the model failed: shape '[1, 2, 9, 196]' is invalid for input of size",
+        ),
+        (["branch.pt", "--shape", "3", "--shape", "4"], 3, "the model failed: vecadd needs two tensors of one shape"),
+        (["model.pt", "--inputs", "inputs.pt", "--expect", "inputs.pt"], 1, "the output is "),
+        (
+            ["model.pt", "--shape", "1x2x16x16", "--seed", "1", "--expect", "expected.pt"],
+            1,
+            "the output is not the expected one",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_its_exit_code(
+    runner: Path, conv: Made, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    make("vecadd", "script").call.save(str(tmp_path / "branch.pt"))  # type: ignore[attr-defined]
+    done = run(runner, tmp_path, *arguments)
+    lines = done.stderr.splitlines()
+    assert done.returncode == code, done.stderr
+    assert lines[-1].startswith(f"runner: {message}")
+    assert len(lines) == 1
+
+
+def test_help_names_every_option_and_exit_code(runner: Path, tmp_path: Path) -> None:
+    shown = run(runner, tmp_path, "--help").stdout
+    source = (build.HERE / "runner" / "options.cpp").read_text(encoding="utf-8")
+    named = set(re.findall(r'"(--[a-z]+)"', source))
+    assert {"--library", "--backward", "--expect"} < named
+    assert [option for option in named if option not in shown] == []
+    assert "Exit codes: 0 fine; 1" in shown
+
+
+# --- as a variant ---
+
+
+@pytest.fixture
+def execute(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run a layer's variants; measurements by variant and direction."""
+
+    def execute(layer: str, **axes: Any) -> dict[str, Any]:
+        policy = {"seconds": 0.05, "min_rounds": 1, "slots": 2, "slot": 0.001, "warmup_calls": 2}
+        suite = {"policy": policy, "groups": [{"layer": layer, "axes": {"threads": 1} | axes}]}
+        (tmp_path / "suite.yaml").write_text(json.dumps(suite), encoding="utf-8")
+        assert cli.command(["run", str(tmp_path / "suite.yaml"), "--out", str(tmp_path / "run")]) == 0
+        found = load_run(tmp_path / "run").measurements
+        return {f"{one.case.variant} {one.case.direction}": one for one in found}
+
+    return execute
+
+
+def test_the_cpp_program_is_checked_and_timed_as_any_variant_in_every_direction(
+    runner: Path, execute: Callable[..., dict[str, Any]]
+) -> None:
+    directions = ["inference", "forward", "backward", "forward_backward"]
+    sizes = {"size": 8, "in_channels": 1, "out_channels": 2}
+    found = execute("unfold_conv2d", direction=directions, variant=["eager", "script_cpp"], **sizes)
+    for direction in directions:
+        eager, cpp = found[f"eager {direction}"], found[f"script_cpp {direction}"]
+        assert cpp.status is Status.OK
+        assert cpp.error < cpp.bound
+        assert cpp.metric("latency").clock == eager.metric("latency").clock
+        assert 0 < min(cpp.metric("latency").lows) < 0.1
+        assert cpp.metric("page_faults") is not None
+        assert variants.DEPRECATED in cpp.notes
+
+
+def test_an_aotinductor_package_is_a_variant_of_inference_alone(
+    runner: Path, execute: Callable[..., dict[str, Any]]
+) -> None:
+    found = execute("shift", direction=["inference", "forward_backward"], variant=["eager", "aoti_cpp"], length=64)
+    assert found["aoti_cpp inference"].status is Status.OK
+    training = found["aoti_cpp forward_backward"]
+    assert (training.status, training.reason) == (
+        Status.SKIPPED,
+        "AOTInductor compiles inference only: its output has no graph",
+    )
+
+
+def test_a_layer_that_cannot_be_exported_is_skipped_with_the_reason(runner: Path) -> None:
+    with pytest.raises(layers.Unavailable, match=r"^torch.export: Could not guard on data-dependent"):
+        make("sign_gate", "aoti_cpp", n=4, m=4)
+
+
+class Doubles(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+
+def test_what_a_model_does_to_its_inputs_in_cpp_shows_in_python(runner: Path, tmp_path: Path) -> None:
+    torch.jit.script(Doubles()).save(str(tmp_path / "model.pt"))
+    program, x = Program(tmp_path / "model.pt", torch.device("cpu")), torch.ones(3)
+    with torch.no_grad():
+        assert torch.equal(program(x), torch.full((3,), 2.0))
+    assert torch.equal(x, torch.full((3,), 2.0))
+    program.close()
+
+
+def test_strides_reach_the_program_and_survive_a_new_place(runner: Path) -> None:
+    made = make("shift", "script_cpp", length=8)
+    program = made.call
+    assert isinstance(program, Program)
+    x = torch.arange(24.0).reshape(4, 6).t()
+    for given in (x, x[::2], torch.ones(1).expand(3, 5), torch.empty(0, 4)):
+        program.set("inference", (given,))
+        program.place(7)
+        program.window(3)
+        output, _, (left,) = program.results()
+        assert torch.equal(left, given)
+        assert torch.equal(output, torch.ops.aten.constant_pad_nd(given, [3, -3]))
+    program.close()
+
+
+def test_a_program_that_dies_is_an_error_that_says_so(runner: Path) -> None:
+    program = make("shift", "script_cpp", length=8).call
+    assert isinstance(program, Program)
+    os.kill(program._process.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="the C\\+\\+ program ended with exit code -9"):
+        program.window(1)
+
+
+ORPHAN = """
+from pathlib import Path
+from layers.program import Program
+program = Program(Path(sys.argv[1]), torch.device("cpu"))
+print(program._process.pid, flush=True)
+program.window(10**12)
+"""
+
+
+def test_a_program_ends_with_the_process_that_asked_it(runner: Path, conv: Made, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"import sys, torch\n{ORPHAN}", str(tmp_path / "model.pt")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, encoding="utf-8") as parent:
+        assert parent.stdout is not None
+        child = Path("/proc", parent.stdout.readline().strip())
+        assert child.exists()
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while child.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not child.exists()
