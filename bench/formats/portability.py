@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich import box
@@ -18,10 +18,10 @@ WORDS = {"yes": "yes", "library": "library", "no": "no", "n/a": "–"}
 TONES = {"yes": "good", "library": "doubt", "no": "bad", "n/a": ""}
 STYLES = {"yes": "green", "library": "yellow", "no": "red", "n/a": "dim"}
 ABOUT = (
-    "Every cell was tried, each in a process of its own that has torch and not this project. Python, C++: loads there and "
-    "gives the right output; library: once the library of its operators is loaded too (--library in C++), the note says "
-    "what happens without. After loading in Python, trains: gradients of inputs and parameters are right; device: runs "
-    "on another one; batch: takes inputs of another shape. –: nothing to try."
+    "Every cell was tried, each in a process of its own that has torch and not this project. Python, C++: loads there "
+    "and gives the right output; library: once the library of its operators is loaded too (--library in C++), the note "
+    "says what happens without. After loading in Python, trains: gradients of inputs and parameters are right; device: "
+    "runs on another one; batch: takes inputs of another shape. –: nothing to try."
 )
 
 
@@ -48,16 +48,18 @@ def render(report: Report) -> RenderableType:
     numbers = {reason: number for number, reason in enumerate(reasons(report), start=1)}
     parts: list[RenderableType] = [Text(headline(report), "dim")]
     for layer, rows in by_layer(report).items():
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         table.add_column("variant", no_wrap=True)
         table.add_column("saved by", no_wrap=True)
         for title in QUESTIONS.values():
             table.add_column(title)
         for row in rows:
-            cells = (Text(_words(row.cells[one], numbers), STYLES[row.cells[one].outcome]) for one in QUESTIONS)
+            cells = (
+                Text(_words(row.cells[one], numbers, _raised), STYLES[row.cells[one].outcome]) for one in QUESTIONS
+            )
             table.add_row(row.variant, FORMS[row.form], *cells)
         parts += [Text(f"\n{layer}", "bold"), table]
-    notes = [Text(f"[{number}] {one_line(reason)}", "yellow") for reason, number in numbers.items()]
+    notes = [Text(f"{_raised(str(number))} {one_line(reason)}", "yellow") for reason, number in numbers.items()]
     return Group(*parts, Text(), *notes, Text(ABOUT, "dim"))
 
 
@@ -81,12 +83,16 @@ def _markdown(report: Report) -> Iterator[str]:
         yield line(["variant", "saved by", *QUESTIONS.values()])
         yield line([":---"] * (2 + len(QUESTIONS)))
         for row in rows:
-            marks = [_words(row.cells[question], numbers, "<sup>{}</sup>") for question in QUESTIONS]
+            marks = [_words(row.cells[question], numbers, "<sup>{}</sup>".format) for question in QUESTIONS]
             yield line([escape(row.variant), FORMS[row.form], *marks])
         yield ""
     yield from (f"{number}. {escape(reason)}" for reason, number in numbers.items())
     yield ""
 
 
-def _words(cell: Cell, numbers: dict[str, int], mark: str = " [{}]") -> str:
-    return WORDS[cell.outcome] + (mark.format(numbers[cell.reason]) if cell.reason else "")
+def _raised(number: str) -> str:
+    return number.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _words(cell: Cell, numbers: dict[str, int], mark: Callable[[str], str]) -> str:
+    return WORDS[cell.outcome] + (mark(str(numbers[cell.reason])) if cell.reason else "")
