@@ -101,7 +101,8 @@ def survey(rows: Sequence[tuple[str, str, str]], tools: Tools, *, jobs: int, pro
     started = datetime.now(UTC).isoformat(timespec="seconds")
     found: dict[tuple[str, str, str], Row] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_row, context, row, tools): row for row in rows}
+        slow_first = sorted(rows, key=lambda row: row[2] != "package")  # so that no compiler is waited for at the end
+        waiting = {pool.submit(_row, context, row, tools): row for row in slow_first}
         for done in as_completed(waiting):
             layer, variant, form = row = waiting[done]
             found[row] = done.result()
