@@ -28,8 +28,8 @@ LOCK_SECONDS = 900.0  # more than any build takes
 ARCHITECTURES = ("7.5", "8.0", "9.0")  # those that nvcc knows, and PTX of the last for anything newer
 CXX_FLAGS = ("-O3", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno")
 # -fopenmp is left out on purpose: its symbols come from the runtime that torch has loaded, a second one would bring
-# its own threads. --as-needed drops torch_python, so that the library also loads where there is no Python. libstdc++ comes
-# first, because libc10 happens to export pieces of it.
+# its own threads. --as-needed drops torch_python, so that the library also loads where there is no Python. libstdc++
+# comes first, because libc10 happens to export pieces of it.
 LINK_FLAGS = ("-Wl,--as-needed", "-lstdc++")
 STABLE_ABI = (2, 11)  # the oldest torch that loads the library on the stable ABI
 
@@ -97,7 +97,9 @@ STABLE = Library(
     ("-DLAYERBENCH_STABLE", f"-DTORCH_TARGET_VERSION=0x{STABLE_ABI[0]:02x}{STABLE_ABI[1]:02x}{0:012x}"),
     any_torch=True,
 )
-PYTHON = Library("layerbench_python", ("python/*.cpp", *DEVICES), ("-DLAYERBENCH_NAMESPACE=layerbench_py",), module=True)
+PYTHON = Library(
+    "layerbench_python", ("python/*.cpp", *DEVICES), ("-DLAYERBENCH_NAMESPACE=layerbench_py",), module=True
+)
 LIBRARIES = (OPS, STABLE, PYTHON)
 
 
@@ -295,7 +297,9 @@ def _compile(part: Path, which: Library, this: Plan, report: Progress) -> None:
         "verbose": True,
     }
     report(f"compiling {len(sources)} files of {which.name} with {this.compiler_version.partition(chr(10))[0]}")
-    run_logged([sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report)
+    run_logged(
+        [sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report
+    )
 
 
 def run_logged(command: list[str], log: Path, environment: dict[str, str], report: Progress) -> None:
@@ -316,7 +320,8 @@ def run_logged(command: list[str], log: Path, environment: dict[str, str], repor
         assert child.stdout is not None  # asked for
         for line in child.stdout:
             file.write(line)
-            tail.append(line)
+            if not line.startswith("frame #"):  # of a C++ stack, below the message
+                tail.append(line)
             if step := re.match(r"\[(\d+/\d+)\].* (?:-c|Building \w+ object) (\S+)", line):
                 report(f"compiled {step[1]} {Path(step[2]).name.removesuffix('.o')}")
     if child.returncode != 0:

@@ -19,7 +19,8 @@ import torch
 from ext import build, register
 
 _lock = threading.RLock()
-_loaded: dict[build.Library, Any] = {}  # what must be kept alive
+_loaded: dict[build.Library, Any] = {}
+_schemas: list[torch.library.Library] = []  # kept alive
 
 
 def load(which: build.Library = build.OPS) -> Any:
@@ -34,14 +35,19 @@ def load(which: build.Library = build.OPS) -> Any:
         return _loaded[which]
 
 
+def _register(namespace: str) -> None:
+    register.fakes(namespace)
+    register.batches(namespace)
+
+
 def _load_ops(path: Path) -> None:
     torch.ops.load_library(str(path))
-    register.fakes("layerbench")
+    _register("layerbench")
 
 
 def _load_stable(path: Path) -> None:
     torch.ops.load_library(str(path))
-    register.fakes("layerbench_stable")
+    _register("layerbench_stable")
     register.gradients("layerbench_stable")
 
 
@@ -52,8 +58,8 @@ def _load_python(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     load()  # for the schemas
-    module.schemas = register.schemas("layerbench_py")
-    register.fakes("layerbench_py")
+    _schemas.append(register.schemas("layerbench_py"))
+    _register("layerbench_py")
     register.gradients("layerbench_py")
     return module
 

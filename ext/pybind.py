@@ -5,6 +5,7 @@ Importing this loads the library, which raises BuildError where it cannot be bui
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,29 +17,33 @@ native = ops.load(build.PYTHON)
 
 
 class Shift(torch.autograd.Function):
-    """`apply(x, k)` as torch.ops.layerbench.shift."""
+    """As torch.ops.layerbench.shift."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: int) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, k: int) -> Tensor:
         ctx.k = k
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         native.shift(x, k, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, None]:  # type: ignore[override]
-        return Shift.apply(grad, min(-ctx.k, 2**63 - 1)), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, None]:
+        return shift(grad, min(-ctx.k, 2**63 - 1)), None
 
 
 class VecAdd(torch.autograd.Function):
-    """`apply(x, y)` as torch.ops.layerbench.vecadd."""
+    """As torch.ops.layerbench.vecadd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         native.vecadd(x, y, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         return grad, grad
+
+
+shift: Callable[[Tensor, int], Tensor] = Shift.apply
+vecadd: Callable[[Tensor, Tensor], Tensor] = VecAdd.apply

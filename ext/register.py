@@ -1,8 +1,8 @@
-"""What Python tells torch of the operators: the shapes they return, and gradients for those that have none in C++."""
+"""What Python tells torch of the operators: shapes, batches, and gradients for those that have none in C++."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,26 @@ def schemas(namespace: str) -> torch.library.Library:
 
 def fakes(namespace: str) -> None:
     """For torch.compile and friends."""
-    for name, function in zip(NAMES, (_shift, _vecadd, _conv, _grad_input, _grad_weight), strict=True):
+    functions: tuple[Callable[..., Tensor], ...] = (_shift, _vecadd, _conv, _grad_input, _grad_weight)
+    for name, function in zip(NAMES, functions, strict=True):
         torch.library.register_fake(f"{namespace}::{name}", function)
+
+
+def batches(namespace: str) -> None:
+    """For torch.vmap, where it is cheap; of the convolution, vmap calls one after the other."""
+    ops = getattr(torch.ops, namespace)
+
+    def shift(info: Any, dims: tuple[int, None], x: Tensor, k: int) -> tuple[Tensor, int]:
+        x = x.movedim(dims[0], 0)
+        rows = x.unsqueeze(-1) if x.dim() == 1 else x  # each a scalar, which is a row of its own
+        return ops.shift(rows, k).view(x.shape), 0
+
+    def vecadd(info: Any, dims: tuple[int | None, int | None], *both: Tensor) -> tuple[Tensor, int]:
+        pairs = zip(both, dims, strict=True)
+        return ops.vecadd(*(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs)), 0
+
+    torch.library.register_vmap(f"{namespace}::shift", shift)
+    torch.library.register_vmap(f"{namespace}::vecadd", vecadd)
 
 
 def gradients(namespace: str) -> None:

@@ -71,12 +71,11 @@ class PybindShift(Shift):
         from ext import pybind  # loads its library
 
         super().__init__(k)
-        self.apply_shift = pybind.Shift.apply
+        self.operator = pybind.shift
 
     def forward(self, x: Tensor) -> Tensor:
         """As `Shift`."""
-        out: Tensor = self.apply_shift(x, self.k)
-        return out
+        return self.operator(x, self.k)
 
 
 class NativeShift(Shift):

@@ -235,7 +235,7 @@ def _require_compiler(device: torch.device) -> None:
 
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
-    """The hand-written version on one of our native libraries; a layer with an operator of its own loads that itself."""
+    """The hand-written version on one of our native libraries; a layer with another operator loads it itself."""
     if name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::"):
         _load_operators(name, inputs[0].device)
     return hand_written(layer, name, params, module, inputs)

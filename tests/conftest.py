@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("thorough")  # what it means is in test_fuzz.py
 
 
 @pytest.hookimpl(trylast=True)  # pytest's own -m has chosen by then, so `-m "not gpu"` needs no GPU

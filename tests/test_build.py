@@ -37,8 +37,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[build.Plan]:
     """The plans compiled, in a moment each."""
     done: list[build.Plan] = []
 
-    def compile_(part: Path, this: build.Plan, report: build.Progress) -> None:
-        (part / f"{build.LIBRARY}.so").write_bytes(b"library")
+    def compile_(part: Path, which: build.Library, this: build.Plan, report: build.Progress) -> None:
+        which.file(part).write_bytes(b"library")
         done.append(this)
 
     monkeypatch.setattr(build, "_compile", compile_)
@@ -125,7 +125,7 @@ def test_a_missing_or_unfit_nvcc_has_a_name_and_the_cpu_part_is_built(
     assert build.build().is_file()
     assert build.states() == {"cpu": "built", "cuda": reason}
     assert build.cuda_reason() == reason
-    assert not any(file.suffix == ".cu" or file.name == "cuda.cpp" for file in quick[0].sources())
+    assert quick[0].cuda.home is None
 
 
 def test_a_fitting_nvcc_is_preferred_over_an_unfit_one_before_it(no_nvcc: Path, tmp_path: Path) -> None:
@@ -133,7 +133,31 @@ def test_a_fitting_nvcc_is_preferred_over_an_unfit_one_before_it(no_nvcc: Path, 
     tool(tmp_path / "local" / "cuda-13.0" / "bin", "nvcc", "release 13.0, compute_80 compute_90")
     plan = build.plan()
     assert plan.cuda == build.Toolkit((tmp_path / "local" / "cuda-13.0").resolve(), "13.0")
-    assert {"gather.cu", "cuda.cpp"} < {file.name for file in plan.sources()}
+
+
+@pytest.mark.parametrize("which", build.LIBRARIES, ids=lambda which: which.name)
+def test_cuda_files_are_compiled_only_with_cuda(which: build.Library) -> None:
+    with_cuda, without = ({file.name for file in which.sources(with_cuda=cuda)} for cuda in (True, False))
+    assert {"cuda.cpp", "vecadd.cu"} < with_cuda
+    assert without == {name for name in with_cuda if name != "cuda.cpp" and not name.endswith(".cu")}
+
+
+def test_every_library_has_a_folder_of_its_own_and_only_its_own_sources_change_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(build.HERE, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    before = {which: build.plan().folder(which) for which in build.LIBRARIES}
+    assert len(set(before.values())) == len(before)
+    (tmp_path / "stable" / "library.cpp").write_text("// another\n", encoding="utf-8")
+    after = {which for which, folder in before.items() if build.plan().folder(which) != folder}
+    assert after == {build.STABLE}
+
+
+def test_the_library_on_the_stable_abi_is_the_same_for_every_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build.plan().folder(build.STABLE)
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert build.plan().folder(build.STABLE) == before
 
 
 def test_a_torch_without_cuda_says_so(no_nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +170,11 @@ def test_a_cuda_part_that_does_not_compile_leaves_the_cpu_part_and_a_log(
 ) -> None:
     tool(no_nvcc, "nvcc", "release 13.0, compute_90")
 
-    def compile_(part: Path, this: build.Plan, report: build.Progress) -> None:
+    def compile_(part: Path, which: build.Library, this: build.Plan, report: build.Progress) -> None:
         (part / "build.log").write_text("unsupported GNU version", encoding="utf-8")
         if this.cuda.home:
             raise build.BuildError("the compiler failed")
-        (part / f"{build.LIBRARY}.so").touch()
+        which.file(part).touch()
 
     monkeypatch.setattr(build, "_compile", compile_)
     lines: list[str] = []
@@ -183,11 +207,11 @@ import sys, time
 from pathlib import Path
 from ext import build
 
-def slow(part, this, report):
+def slow(part, which, this, report):
     with open(sys.argv[1], "a") as count:
         count.write("x")
     time.sleep(0.5)
-    (part / f"{build.LIBRARY}.so").touch()
+    which.file(part).touch()
 
 build._compile = slow
 print(build.build())
@@ -206,7 +230,7 @@ def test_two_builds_at_once_beside_what_a_killed_one_left_are_one_build(cache: P
     environment = dict(os.environ, PYTHONPATH=str(build.HERE.parent))
     children = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [child.communicate(timeout=60)[0].strip() for child in children]
-    assert answers == [str(folder / f"{build.LIBRARY}.so")] * 2
+    assert answers == [str(build.OPS.file(folder))] * 2
     assert count.read_text(encoding="utf-8") == "x"
     assert not left.exists()
 

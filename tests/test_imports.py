@@ -80,6 +80,7 @@ TABLE: dict[str, set[str]] = {
     "layers.*": {"layers", "torch"},
     "ext": set(),
     "ext.build": {"ext", "filelock"},
+    "ext.setup": {"ext", "setuptools", "torch"},
     "ext.*": {"ext", "torch"},
 }
 # And what it may import inside functions alone, so that importing it costs nothing and needs nothing.

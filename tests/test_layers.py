@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import layers
 from layers import Layer, variants
-from layers.variants import VARIANTS, Made
+from layers.variants import Made
 
 LAYERS = {name: layers.load(name) for name in layers.BUILTIN}
 SMALL: dict[str, dict[str, Any]] = {
@@ -21,6 +21,11 @@ SMALL: dict[str, dict[str, Any]] = {
 # Relative Frobenius norm. Half precision rounds after each of a few additions; the wider ones sum in another order.
 BOUNDS = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 COMPILED = "compile"  # each costs seconds of C++ compiler: once per layer, not once per dtype
+PAIRS = [
+    *((layer, variant) for layer in LAYERS for variant in ("jit_script", "trace")),
+    *((layer, variant) for layer in LAYERS for variant in LAYERS[layer].versions),
+]
+in_every_version = pytest.mark.parametrize(("layer", "variant"), PAIRS)
 
 
 def made(layer: str, variant: str, dtype: torch.dtype = torch.float32, seed: int = 0, **params: Any) -> Made:
@@ -57,8 +62,7 @@ def worst_error(layer: Layer, it: Made, inputs: tuple[Tensor, ...], params: dict
 
 
 @pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != COMPILED])
-@pytest.mark.parametrize("layer", LAYERS)
+@in_every_version
 def test_every_version_gives_the_right_output_and_gradients_in_every_dtype(
     layer: str, variant: str, dtype: torch.dtype
 ) -> None:
@@ -76,8 +80,7 @@ def test_compiled_layers_give_the_right_output_and_gradients(layer: str) -> None
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # and not quietly run as it was
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != COMPILED])
-@pytest.mark.parametrize("layer", LAYERS)
+@in_every_version
 def test_the_extra_draws_of_a_layer_are_right_in_every_version_but_the_traced_sign_gate(
     layer: str, variant: str
 ) -> None:
@@ -90,8 +93,7 @@ def test_the_extra_draws_of_a_layer_are_right_in_every_version_but_the_traced_si
             assert worst_error(LAYERS[layer], it, inputs, SMALL[layer]) <= BOUNDS[torch.float32]
 
 
-@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != COMPILED])
-@pytest.mark.parametrize("layer", LAYERS)
+@in_every_version
 def test_no_version_modifies_its_inputs(layer: str, variant: str) -> None:
     it = made(layer, variant)
     before = [x.clone() for x in it.inputs]
@@ -102,7 +104,7 @@ def test_no_version_modifies_its_inputs(layer: str, variant: str) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_all_versions_hold_the_same_weights_under_the_same_names(layer: str) -> None:
     eager = made(layer, "eager").module.state_dict()
-    for variant in VARIANTS:
+    for variant in (COMPILED, *(variant for name, variant in PAIRS if name == layer)):
         state = made(layer, variant).module.state_dict()
         assert list(state) == list(eager)
         assert all(torch.equal(state[name], eager[name]) for name in eager)

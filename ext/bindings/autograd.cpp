@@ -2,7 +2,7 @@
 // of the convolution are bilinear and closed under differentiation, so gradients of any order work.
 //
 // The nodes are written as PyTorch writes its own: torch::autograd::Function costs three times as much per call, and
-// torch.func refuses it (docs/kernels.md).
+// torch.func refuses it (docs/bindings.md).
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -28,7 +28,7 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 template <typename... Tensors>
 bool tracked(const char* op, const Tensors&... inputs) {
     TORCH_CHECK_NOT_IMPLEMENTED(!(torch::autograd::isFwGradDefined(inputs) || ...), "layerbench::", op,
-                                ": forward-mode differentiation (jvp) is not implemented");
+                                ": jvp is not implemented (forward-mode differentiation)");
     return torch::autograd::compute_requires_grad(inputs...);
 }
 

@@ -1,4 +1,5 @@
 #include "checks.h"
+#include "gemm.h"
 #include "tensors.h"
 
 namespace layerbench {
@@ -45,48 +46,30 @@ void with_type(const Conv& c, F&& f) {
 
 at::Tensor gather(const Conv& c, const Gather& g, const at::Tensor& source, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias) {
-    const at::Tensor in = widened(source, c), w = widened(weight, c), b = bias ? widened(*bias, c) : at::Tensor();
-    at::Tensor out = cpu_empty({g.batch, g.results, g.y.dest, g.x.dest}, in.options());
+    at::Tensor out = cpu_empty({g.batch, g.results, g.y.dest, g.x.dest}, source.options());
     const int64_t work = g.x.dest * g.results * g.channels * g.y.taps * g.x.taps;  // of one row
     with_type(c, [&](auto type) {
         using T = decltype(type);
-        const T *from = in.const_data_ptr<T>(), *pw = w.const_data_ptr<T>();
-        const T* pb = bias ? b.const_data_ptr<T>() : nullptr;
+        const T *from = source.const_data_ptr<T>(), *pw = weight.const_data_ptr<T>();
+        const T* pb = bias ? bias->const_data_ptr<T>() : nullptr;
         T* to = out.mutable_data_ptr<T>();
         at::parallel_for(0, g.batch * g.y.dest, kGrain / std::max<int64_t>(work, 1) + 1,
                          [&](int64_t begin, int64_t end) { gather_cpu(from, pw, pb, to, g, begin, end); });
     });
-    return out.to(source.scalar_type());
+    return out;
 }
 
-at::Tensor cpu_conv(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                    at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
-                    at::IntArrayRef dilation) {
-    const Conv c = check_forward(input, weight, bias, {kernel_size, stride, padding, dilation});
-    return gather(c, c.forward, input, weight, bias);
-}
-
-at::Tensor cpu_grad_input(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
-                          at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
-                          at::IntArrayRef dilation) {
-    const Conv c = check_grad_input(grad, input, weight, {kernel_size, stride, padding, dilation});
-    return gather(c, c.inverse, grad, weight, std::nullopt);
-}
-
-at::Tensor cpu_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size,
-                           at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
-    const Conv c = check_grad_weight(grad, input, {kernel_size, stride, padding, dilation});
+at::Tensor weight_grad(const Conv& c, const at::Tensor& grad, const at::Tensor& input) {
     const Gather& g = c.forward;
-    const at::Tensor gr = widened(grad, c), in = widened(input, c);
     // Parts of a fixed number, whatever the number of threads: the sums come out the same on every machine.
     constexpr int64_t filters = 16, parts = 64;
     const int64_t blocks = (g.results + filters - 1) / filters, rows = g.batch * g.y.dest;
     const int64_t chunks = std::clamp<int64_t>(parts / std::max<int64_t>(blocks, 1), 1, std::max<int64_t>(rows, 1));
     const int64_t size = g.results * g.weight_result;
-    at::Tensor sums = at::zeros({chunks, g.results, g.channels, g.weight_channel}, in.options());
+    at::Tensor sums = at::zeros({chunks, g.results, g.channels, g.weight_channel}, input.options());
     with_type(c, [&](auto type) {
         using T = decltype(type);
-        const T *pg = gr.const_data_ptr<T>(), *from = in.const_data_ptr<T>();
+        const T *pg = grad.const_data_ptr<T>(), *from = input.const_data_ptr<T>();
         T* to = sums.mutable_data_ptr<T>();
         at::parallel_for(0, chunks * blocks, 1, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; ++i) {
@@ -96,7 +79,49 @@ at::Tensor cpu_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::
             }
         });
     });
-    return sums.sum(0).to(input.scalar_type());
+    return sums.sum(0);
+}
+
+enum class Pass { forward, grad_input, grad_weight };
+
+// Whether the vendor library's matrix product is the faster path, as measured (docs/kernels.md); the profile shows it.
+bool prefers_gemm(const Conv& c, Pass pass) {
+    const Gather& g = c.forward;
+    const bool deep = g.results >= 32 && g.channels >= 32;
+    if (deep && (g.y.taps * g.x.taps == 1 || g.x.dest <= 8)) return true;  // no copies; rows too short for vectors
+    if (pass == Pass::grad_input) return g.x.mult > 1;                     // ours multiplies the zeros in between
+    return pass == Pass::grad_weight && g.weight_result >= 256;            // our partial sums outgrow the cache
+}
+
+at::Tensor cpu_conv(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                    at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                    at::IntArrayRef dilation) {
+    const Window w{kernel_size, stride, padding, dilation};
+    const Conv c = check_forward(input, weight, bias, w);
+    const at::Tensor in = widened(input, c), we = widened(weight, c);
+    const auto b = bias ? std::optional(widened(*bias, c)) : std::nullopt;
+    const at::Tensor out = prefers_gemm(c, Pass::forward) ? gemm_conv(c, in, we, b, w) : gather(c, c.forward, in, we, b);
+    return out.to(input.scalar_type());
+}
+
+at::Tensor cpu_grad_input(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
+                          at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                          at::IntArrayRef dilation) {
+    const Window w{kernel_size, stride, padding, dilation};
+    const Conv c = check_grad_input(grad, input, weight, w);
+    const at::Tensor gr = widened(grad, c), we = widened(weight, c);
+    const at::Tensor out =
+        prefers_gemm(c, Pass::grad_input) ? gemm_grad_input(c, gr, we, w) : gather(c, c.inverse, gr, we, std::nullopt);
+    return out.to(input.scalar_type());
+}
+
+at::Tensor cpu_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size,
+                           at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
+    const Window w{kernel_size, stride, padding, dilation};
+    const Conv c = check_grad_weight(grad, input, w);
+    const at::Tensor gr = widened(grad, c), in = widened(input, c);
+    const at::Tensor out = prefers_gemm(c, Pass::grad_weight) ? gemm_grad_weight(c, gr, in, w) : weight_grad(c, gr, in);
+    return out.to(input.scalar_type());
 }
 
 }  // namespace

@@ -9,8 +9,14 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/col2im.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/im2col.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #ifndef LAYERBENCH_NAMESPACE
@@ -33,6 +39,11 @@ namespace layerbench {
 inline at::Tensor cpu_empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
     return at::detail::empty_cpu(sizes, options);
 }
+
+// Matrix products are already in the precision that was asked for.
+struct WithoutAutocast : c10::impl::ExcludeDispatchKeyGuard {
+    WithoutAutocast() : ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset) {}
+};
 
 }  // namespace layerbench
 

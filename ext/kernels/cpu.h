@@ -8,10 +8,19 @@
 // compilers lack the architecture levels; their "fma" brings 256-bit floats too.
 #if !defined(__x86_64__) || !defined(__linux__)
 #define LAYERBENCH_CLONES
-#elif defined(__clang__) || __GNUC__ >= 12
-#define LAYERBENCH_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define LAYERBENCH_V1
 #else
-#define LAYERBENCH_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
+#if defined(__clang__) || __GNUC__ >= 12
+#define LAYERBENCH_LEVELS "arch=x86-64-v4", "arch=x86-64-v3"
+#define LAYERBENCH_V4 __attribute__((target("arch=x86-64-v4")))
+#define LAYERBENCH_V3 __attribute__((target("arch=x86-64-v3")))
+#else
+#define LAYERBENCH_LEVELS "avx512f", "fma"
+#define LAYERBENCH_V4 __attribute__((target("avx512f")))
+#define LAYERBENCH_V3 __attribute__((target("fma")))
+#endif
+#define LAYERBENCH_V1 __attribute__((target("default")))
+#define LAYERBENCH_CLONES __attribute__((target_clones(LAYERBENCH_LEVELS, "default")))
 #endif
 
 // Clones cannot be templates. So the work is a template that must be inlined into a plain cloned function.

@@ -1,5 +1,7 @@
+// Convolutions whose sums stay in registers: see docs/kernels.md for the floor and for what was tried.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "cpu.h"
@@ -8,223 +10,311 @@
 namespace layerbench {
 namespace {
 
-constexpr int kFilters = 4;     // results whose sums are kept in registers, each for kColumns columns
-constexpr int kTaps = 6;        // taps whose weight gradients are kept in registers, each for kLanes filters
-constexpr int64_t kTile = 128;  // destination columns whose source values are gathered at once
+constexpr int kResults = 4;     // results whose sums are kept in registers at once
+constexpr int kTaps = 3;        // taps whose weight gradients are
+constexpr int64_t kBlocks = 8;  // blocks of columns that share one list of lines at most
 
-template <typename T>
-constexpr int64_t kLanes = 64 / sizeof(T);
+// What a version of the kernels computes with: vectors of B bytes, and as many sums as it has registers for: of V
+// vectors for kResults results, or of F filters for kTaps weight gradients.
+template <typename T, int B, int V, int F>
+struct Machine {
+    using Scalar = T;
+    typedef T Vector __attribute__((vector_size(B), aligned(alignof(T)), may_alias));
+    static constexpr int vectors = V, filters = F;
+    static constexpr int64_t lanes = B / sizeof(T), columns = V * lanes, tile = kBlocks * columns;
+};
 
-template <typename T>
-constexpr int64_t kColumns = 2 * kLanes<T>;
+template <typename M>
+LAYERBENCH_INLINE typename M::Vector& at(typename M::Scalar* to) {
+    return *reinterpret_cast<typename M::Vector*>(to);
+}
 
-static_assert(kTile % kColumns<float> == 0 && kTile % kColumns<double> == 0, "whole blocks must not outgrow a tile");
+// Into a register for good: GCC would rather load once for each of up to three uses, and most loads cross a cache line.
+template <typename M>
+LAYERBENCH_INLINE void load(typename M::Vector& vector, const typename M::Scalar* from) {
+    typename M::Vector loaded = *reinterpret_cast<const typename M::Vector*>(from);
+#ifdef __x86_64__
+    asm("" : "+x"(loaded));
+#endif
+    vector = loaded;
+}
+
+inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The source position behind a destination position and a tap; -1: outside, or between two positions.
 inline int64_t position(const Axis& axis, int64_t dest, int64_t tap) {
-    int64_t at = dest * axis.mult + axis.origin + tap * axis.step;
-    if (axis.div != 1) {
-        if (at % axis.div != 0) return -1;
-        at /= axis.div;
-    }
-    return at >= 0 && at < axis.source ? at : -1;
+    const int64_t at = dest * axis.mult + axis.origin + tap * axis.step;
+    if (at % axis.div != 0) return -1;
+    return at >= 0 && at / axis.div < axis.source ? at / axis.div : -1;
 }
 
-// The source values behind one tile of a destination row: for every tap that reaches the image vertically, a
-// zero-filled row as long as the tile (rounded up to whole blocks), and where that tap's weight lies.
+// The source values behind one tile of a destination row: a line for every channel and tap that reaches the image.
 template <typename T>
 class Patches {
 public:
-    explicit Patches(const Gather& g) : g_(g), dense_(g.x.mult == 1 && g.x.div == 1) {
-        spread_ = (g.x.taps - 1) * std::abs(g.x.step);
-        values_.resize(g.channels * g.y.taps * (dense_ ? kTile + spread_ : kTile * g.x.taps));
-        rows_.reserve(g.channels * g.y.taps * g.x.taps);
-        weights_.reserve(rows_.capacity());
+    struct Line {
+        const T* values;  // behind the first tap, one for each column; those of the next tap are stride() further
+        int64_t tap;      // the first tap's number among channels * taps
+    };
+
+    Patches(const Gather& g, int64_t lanes, int64_t tile) : g_(g), lanes_(lanes), tile_(tile) {
+        if (g.x.mult == 1 && g.x.div == 1) {
+            const auto [left, right] = std::minmax<int64_t>({0, (g.x.taps - 1) * g.x.step});
+            first_ = std::max<int64_t>(0, -g.x.origin - left);
+            last_ = std::clamp<int64_t>(g.x.source - g.x.origin - right, 0, g.x.dest);
+            // Rather one copied tile than three that are narrow.
+            if (last_ - first_ < std::min(g.x.dest, tile / 4)) first_ = last_ = -1;
+        }
+        copies_.resize(g.channels * g.y.taps * g.x.taps * (last_ < 0 ? tile : lanes));
+        lines_.reserve(g.channels * g.y.taps);
     }
 
-    void gather(const T* image, int64_t y, int64_t x, int64_t columns) {
-        rows_.clear();
-        weights_.clear();
-        T* to = values_.data();
-        for (int64_t c = 0; c < g_.channels; ++c) {
-            for (int64_t i = 0; i < g_.y.taps; ++i) {
-                const int64_t at = position(g_.y, y, i);
-                if (at < 0) continue;
+    // Finds the lines behind the tile at row y and column x, and returns its columns. Where no column needs a zero, at
+    // least a vector is read where it lies; else copies are, with zeros up to a whole vector.
+    int64_t gather(const T* image, int64_t y, int64_t x) {
+        direct_ = x >= first_ && x + lanes_ <= last_;
+        const int64_t end = direct_ ? last_ : x < first_ && first_ + lanes_ <= last_ ? first_ : g_.x.dest;
+        const int64_t columns = std::min(end - x, direct_ || last_ < 0 ? tile_ : lanes_);
+        stride_ = direct_ ? g_.x.step : round_up(columns, lanes_);
+        lines_.clear();
+        T* free = copies_.data();
+        for (int64_t i = 0; i < g_.y.taps; ++i) {
+            const int64_t at = position(g_.y, y, i);
+            if (at < 0) continue;
+            for (int64_t c = 0; c < g_.channels; ++c) {
                 const T* line = image + (c * g_.y.source + at) * g_.x.source;
-                to = dense_ ? copy(line, x, columns, to) : pick(line, x, columns, to);
-                for (int64_t j = 0; j < g_.x.taps; ++j) weights_.push_back(c * g_.weight_channel + i * g_.x.taps + j);
+                lines_.push_back({direct_ ? line + x + g_.x.origin : free, (c * g_.y.taps + i) * g_.x.taps});
+                if (!direct_) free = copy(line, x, columns, free);
             }
         }
+        return columns;
     }
 
-    int64_t taps() const { return static_cast<int64_t>(rows_.size()); }
-    const T* const* rows() const { return rows_.data(); }
-    const int64_t* weights() const { return weights_.data(); }
+    bool direct() const { return direct_; }
+    const std::vector<Line>& lines() const { return lines_; }
+    int64_t stride() const { return stride_; }
 
 private:
-    // Neighbouring columns read neighbouring values, so that the taps can share one copy of the line.
-    T* copy(const T* line, int64_t x, int64_t columns, T* to) {
-        const int64_t back = std::min<int64_t>(0, (g_.x.taps - 1) * g_.x.step);
-        const int64_t length = columns + spread_, start = x + g_.x.origin + back;
-        const int64_t first = std::clamp<int64_t>(-start, 0, length);
-        const int64_t last = std::clamp<int64_t>(g_.x.source - start, first, length);
-        std::fill(to, to + first, T(0));
-        std::copy(line + start + first, line + start + last, to + first);
-        std::fill(to + last, to + length, T(0));
-        for (int64_t j = 0; j < g_.x.taps; ++j) rows_.push_back(to - back + j * g_.x.step);
-        return to + length;
-    }
-
-    T* pick(const T* line, int64_t x, int64_t columns, T* to) {
-        for (int64_t j = 0; j < g_.x.taps; ++j, to += columns) {
-            rows_.push_back(to);
-            for (int64_t k = 0; k < columns; ++k) {
-                const int64_t at = position(g_.x, x + k, j);
-                to[k] = at < 0 ? T(0) : line[at];
+    T* copy(const T* line, int64_t x, int64_t columns, T* to) const {
+        const Axis& a = g_.x;
+        for (int64_t j = 0; j < a.taps; ++j, to += stride_) {
+            std::fill(to, to + stride_, T(0));
+            int64_t k = 0, at = x * a.mult + a.origin + j * a.step;
+            if (at < 0) k = std::min(columns, (a.mult - 1 - at) / a.mult);
+            at += k * a.mult;
+            while (k < columns && a.div > 1 && at % a.div != 0) ++k, at += a.mult;
+            at /= a.div;
+            const int64_t count = std::min((columns - k + a.div - 1) / a.div, (a.source - at + a.mult - 1) / a.mult);
+            if (count > 0 && a.div == 1 && a.mult == 1) {
+                std::copy_n(line + at, count, to + k);
+            } else {
+                for (int64_t i = 0; i < count; ++i) to[k + i * a.div] = line[at + i * a.mult];
             }
         }
         return to;
     }
 
     const Gather& g_;
-    bool dense_;
-    int64_t spread_;
-    std::vector<T> values_;
-    std::vector<const T*> rows_;
-    std::vector<int64_t> weights_;
+    int64_t lanes_, tile_;
+    int64_t first_ = -1, last_ = -1;  // columns of which no tap needs a zero; none where the columns are not neighbours
+    int64_t stride_ = 0;
+    bool direct_ = false;
+    std::vector<T> copies_;
+    std::vector<Line> lines_;
 };
 
+// The weights of R results from `first` on, as [tap][result].
 template <typename T>
-LAYERBENCH_INLINE int64_t whole_blocks(int64_t columns) {
-    return (columns + kColumns<T> - 1) / kColumns<T> * kColumns<T>;
+void pack(const T* weight, const Gather& g, int64_t first, int64_t R, T* to) {
+    const int64_t taps = g.y.taps * g.x.taps;
+    for (int64_t c = 0; c < g.channels; ++c)
+        for (int64_t t = 0; t < taps; ++t)
+            for (int64_t r = first; r < first + R; ++r) *to++ = weight[r * g.weight_result + c * g.weight_channel + t];
 }
 
-// dest[r][0 .. count) for R results, summed in registers over all taps.
-template <typename T, int R>
-LAYERBENCH_INLINE void block(const T* const* rows, const int64_t* at, int64_t taps, int64_t column, const T* weight,
-                             int64_t weight_result, const T* bias, T* dest, int64_t dest_result, int64_t count) {
-    constexpr int64_t lanes = kColumns<T>;
-    T sum[R][lanes];
-    for (int r = 0; r < R; ++r)
-        for (int64_t l = 0; l < lanes; ++l) sum[r][l] = bias ? bias[r] : T(0);
-    for (int64_t t = 0; t < taps; ++t) {
-        const T* row = rows[t] + column;
+// dest[r][0 .. count) for R results, summed in registers over all taps; weight is [tap][result].
+template <typename M, int R, int V, typename T = typename M::Scalar>
+LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t column, const T* weight, const T* bias,
+                             T* dest, int64_t plane, int64_t count) {
+    typename M::Vector sum[R][V];
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-            const T w = weight[r * weight_result + at[t]];
-#pragma omp simd
-            for (int64_t l = 0; l < lanes; ++l) sum[r][l] += w * row[l];
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) sum[r][v] = typename M::Vector{} + (bias ? bias[r] : T(0));
+    const int64_t stride = patches.stride();
+    for (const auto& line : patches.lines()) {
+        const T *values = line.values + column, *w = weight + line.tap * R;
+        for (int64_t j = 0; j < taps; ++j, values += stride, w += R) {
+            typename M::Vector value[V];
+#pragma GCC unroll 8
+            for (int v = 0; v < V; ++v) load<M>(value[v], values + v * M::lanes);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+                for (int v = 0; v < V; ++v) sum[r][v] += w[r] * value[v];
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int64_t l = 0; l < count; ++l) dest[r * dest_result + l] = sum[r][l];
+    T part[V * M::lanes];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r, dest += plane) {
+        T* to = count == V * M::lanes ? dest : part;
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) at<M>(to + v * M::lanes) = sum[r][v];
+        if (to == part) std::memcpy(dest, part, count * sizeof(T));
+    }
 }
 
-template <typename T>
+// The same for a whole tile, in blocks of V vectors, or fewer where it is narrow. The last one overlaps the one before.
+template <typename M, int R, int V = M::vectors, typename T = typename M::Scalar>
+LAYERBENCH_INLINE void blocks(const Patches<T>& patches, int64_t taps, int64_t columns, const T* weight, const T* bias,
+                              T* dest, int64_t plane) {
+    constexpr int64_t width = V * M::lanes;
+    if (V > 1 && columns < width) {
+        blocks<M, R, (V + 1) / 2>(patches, taps, columns, weight, bias, dest, plane);
+    } else {
+        for (int64_t next = 0; next < columns; next += width) {
+            const int64_t k = std::max<int64_t>(0, std::min(next, columns - width));
+            block<M, R, V>(patches, taps, k, weight, bias, dest + k, plane, std::min(width, columns));
+        }
+    }
+}
+
+template <typename M, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void gather_rows(const T* source, const T* weight, const T* bias, T* dest, const Gather& g,
                                    int64_t begin, int64_t end) {
-    Patches<T> patches(g);
-    const int64_t plane = g.y.dest * g.x.dest;
+    Patches<T> patches(g, M::lanes, M::tile);
+    const int64_t plane = g.y.dest * g.x.dest, taps = g.x.taps, weights = g.channels * g.y.taps * taps;
+    std::vector<T> packed(g.results * weights);
+    for (int64_t r = 0; r < g.results; r += kResults)
+        pack(weight, g, r, std::min<int64_t>(kResults, g.results - r), packed.data() + r * weights);
     for (int64_t row = begin; row < end; ++row) {
         const int64_t n = row / g.y.dest, y = row % g.y.dest;
         const T* image = source + n * g.channels * g.y.source * g.x.source;
-        T* line = dest + n * g.results * plane + y * g.x.dest;
-        for (int64_t x = 0; x < g.x.dest; x += kTile) {
-            const int64_t columns = std::min(kTile, g.x.dest - x);
-            patches.gather(image, y, x, whole_blocks<T>(columns));
-            for (int64_t r = 0; r < g.results; r += kFilters) {
-                const T* w = weight + r * g.weight_result;
-                const T* b = bias ? bias + r : nullptr;
-                for (int64_t k = 0; k < columns; k += kColumns<T>) {
-                    T* to = line + r * plane + x + k;
-                    const int64_t count = std::min(kColumns<T>, columns - k);
-#define LAYERBENCH_BLOCK(R) \
-    block<T, R>(patches.rows(), patches.weights(), patches.taps(), k, w, g.weight_result, b, to, plane, count)
-                    switch (std::min<int64_t>(kFilters, g.results - r)) {
-                        case 1: LAYERBENCH_BLOCK(1); break;
-                        case 2: LAYERBENCH_BLOCK(2); break;
-                        case 3: LAYERBENCH_BLOCK(3); break;
-                        default: LAYERBENCH_BLOCK(4);
-                    }
-#undef LAYERBENCH_BLOCK
+        for (int64_t x = 0, columns = 0; x < g.x.dest; x += columns) {
+            columns = patches.gather(image, y, x);
+            for (int64_t r = 0; r < g.results; r += kResults) {
+                const T *w = packed.data() + r * weights, *b = bias ? bias + r : nullptr;
+                T* to = dest + (n * g.results + r) * plane + y * g.x.dest + x;
+                switch (std::min<int64_t>(kResults, g.results - r)) {
+                    case 1: blocks<M, 1>(patches, taps, columns, w, b, to, plane); break;
+                    case 2: blocks<M, 2>(patches, taps, columns, w, b, to, plane); break;
+                    case 3: blocks<M, 3>(patches, taps, columns, w, b, to, plane); break;
+                    default: blocks<M, 4>(patches, taps, columns, w, b, to, plane);
                 }
             }
         }
     }
 }
 
-// sums[l][at[b]] += sum over columns of grad[column][l] * rows[b][column], for B taps and up to kLanes filters l.
-template <typename T, int B>
-LAYERBENCH_INLINE void dots(const T* grad, const T* const* rows, const int64_t* at, int64_t columns, T* sums,
-                            int64_t sums_result, int64_t filters) {
-    constexpr int64_t lanes = kLanes<T>;
-    T sum[B][lanes];
-    for (int b = 0; b < B; ++b)
-        for (int64_t l = 0; l < lanes; ++l) sum[b][l] = T(0);
-    for (int64_t k = 0; k < columns; ++k)
+// sums[r][b] += products of the gradient's line r and the source's row b, lane by lane.
+template <typename M, int R, int B, typename T = typename M::Scalar>
+LAYERBENCH_INLINE void dots(const T* const* grad, const T* rows, int64_t stride, int64_t columns, T* sums,
+                            int64_t weights) {
+    typename M::Vector sum[R][B] = {};
+    for (int64_t k = 0; k < columns; k += M::lanes) {
+        typename M::Vector value[B], g;
 #pragma GCC unroll 8
-        for (int b = 0; b < B; ++b) {
-            const T value = rows[b][k];
-#pragma omp simd
-            for (int64_t l = 0; l < lanes; ++l) sum[b][l] += value * grad[k * lanes + l];
+        for (int b = 0; b < B; ++b) load<M>(value[b], rows + b * stride + k);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+            load<M>(g, grad[r] + k);
+#pragma GCC unroll 8
+            for (int b = 0; b < B; ++b) sum[r][b] += g * value[b];
         }
-    for (int b = 0; b < B; ++b)
-        for (int64_t l = 0; l < filters; ++l) sums[l * sums_result + at[b]] += sum[b][l];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+        for (int b = 0; b < B; ++b) at<M>(sums + (r * weights + b) * M::lanes) += sum[r][b];
 }
 
-template <typename T>
+template <typename M, int R, typename T = typename M::Scalar>
+LAYERBENCH_INLINE void all_dots(const T* const* grad, const Patches<T>& patches, int64_t taps, int64_t columns, T* sums,
+                                int64_t weights) {
+    const int64_t stride = patches.stride();
+    for (const auto& line : patches.lines()) {
+        T* to = sums + line.tap * M::lanes;
+        int64_t j = 0;
+        for (; j + kTaps <= taps; j += kTaps)
+            dots<M, R, kTaps>(grad, line.values + j * stride, stride, columns, to + j * M::lanes, weights);
+        for (; j < taps; ++j)
+            dots<M, R, 1>(grad, line.values + j * stride, stride, columns, to + j * M::lanes, weights);
+    }
+}
+
+template <typename M, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void weight_grad_rows(const T* grad, const T* source, T* sums, const Gather& g, int64_t first,
                                         int64_t last, int64_t begin, int64_t end) {
-    Patches<T> patches(g);
-    const int64_t plane = g.y.dest * g.x.dest;
-    std::vector<T> tile(kTile * kLanes<T>);  // of the gradient, as [column][filter]
+    Patches<T> patches(g, M::lanes, M::tile);
+    const int64_t plane = g.y.dest * g.x.dest, weights = g.channels * g.y.taps * g.x.taps, filters = last - first;
+    std::vector<T> lanes(filters * weights * M::lanes), padded(filters * M::tile);
+    std::vector<const T*> lines(filters);
     for (int64_t row = begin; row < end; ++row) {
         const int64_t n = row / g.y.dest, y = row % g.y.dest;
         const T* image = source + n * g.channels * g.y.source * g.x.source;
-        const T* line = grad + n * g.results * plane + y * g.x.dest;
-        for (int64_t x = 0; x < g.x.dest; x += kTile) {
-            const int64_t columns = std::min(kTile, g.x.dest - x);
-            patches.gather(image, y, x, columns);
-            for (int64_t r = first; r < last; r += kLanes<T>) {
-                const int64_t filters = std::min(kLanes<T>, last - r);
-                for (int64_t l = 0; l < filters; ++l)
-                    for (int64_t k = 0; k < columns; ++k) tile[k * kLanes<T> + l] = line[(r + l) * plane + x + k];
-                const T* const* rows = patches.rows();
-                const int64_t* at = patches.weights();
-                for (int64_t t = 0; t < patches.taps(); t += kTaps) {
-#define LAYERBENCH_DOTS(B) \
-    dots<T, B>(tile.data(), rows + t, at + t, columns, sums + r * g.weight_result, g.weight_result, filters)
-                    switch (std::min<int64_t>(kTaps, patches.taps() - t)) {
-                        case 1: LAYERBENCH_DOTS(1); break;
-                        case 2: LAYERBENCH_DOTS(2); break;
-                        case 3: LAYERBENCH_DOTS(3); break;
-                        case 4: LAYERBENCH_DOTS(4); break;
-                        case 5: LAYERBENCH_DOTS(5); break;
-                        default: LAYERBENCH_DOTS(6);
-                    }
-#undef LAYERBENCH_DOTS
-                }
+        for (int64_t x = 0, count = 0; x < g.x.dest; x += count) {
+            count = patches.gather(image, y, x);
+            if (patches.direct()) count -= count % M::lanes;
+            const int64_t columns = round_up(count, M::lanes);
+            for (int64_t r = 0; r < filters; ++r) {
+                lines[r] = grad + (n * g.results + first + r) * plane + y * g.x.dest + x;
+                if (count == columns) continue;
+                T* copy = padded.data() + r * M::tile;
+                std::fill(std::copy_n(lines[r], count, copy), copy + columns, T(0));
+                lines[r] = copy;
             }
+            int64_t r = 0;
+            T* to = lanes.data();
+            for (; r + M::filters <= filters; r += M::filters, to += M::filters * weights * M::lanes)
+                all_dots<M, M::filters>(lines.data() + r, patches, g.x.taps, columns, to, weights);
+            for (; r < filters; ++r, to += weights * M::lanes)
+                all_dots<M, 1>(lines.data() + r, patches, g.x.taps, columns, to, weights);
         }
     }
+    for (int64_t i = 0; i < filters * weights; ++i)
+        for (int64_t l = 0; l < M::lanes; ++l) sums[first * weights + i] += lanes[i * M::lanes + l];
 }
+
+// One version for every kind of processor.
+#define LAYERBENCH_GATHER(VERSION, T, ...)                                                                          \
+    VERSION void gather(const T* source, const T* weight, const T* bias, T* dest, const Gather& g, int64_t begin,   \
+                        int64_t end) {                                                                              \
+        gather_rows<Machine<T, __VA_ARGS__>>(source, weight, bias, dest, g, begin, end);                            \
+    }                                                                                                               \
+    VERSION void weight_grad(const T* grad, const T* source, T* sums, const Gather& g, int64_t first, int64_t last, \
+                             int64_t begin, int64_t end) {                                                          \
+        weight_grad_rows<Machine<T, __VA_ARGS__>>(grad, source, sums, g, first, last, begin, end);                  \
+    }
+
+#ifdef LAYERBENCH_V4
+LAYERBENCH_GATHER(LAYERBENCH_V4, float, 64, 4, 8)
+LAYERBENCH_GATHER(LAYERBENCH_V4, double, 64, 4, 8)
+LAYERBENCH_GATHER(LAYERBENCH_V3, float, 32, 3, 4)
+LAYERBENCH_GATHER(LAYERBENCH_V3, double, 32, 3, 4)
+#endif
+LAYERBENCH_GATHER(LAYERBENCH_V1, float, 16, 2, 2)
+LAYERBENCH_GATHER(LAYERBENCH_V1, double, 16, 2, 2)
 
 }  // namespace
 
-// Overloads rather than instances, because clones cannot be templates.
-#define LAYERBENCH_GATHER(T)                                                                                         \
-    LAYERBENCH_CLONES                                                                                                \
-    void gather_cpu(const T* source, const T* weight, const T* bias, T* dest, const Gather& g, int64_t begin,        \
-                    int64_t end) {                                                                                   \
-        gather_rows<T>(source, weight, bias, dest, g, begin, end);                                                   \
-    }                                                                                                                \
-    LAYERBENCH_CLONES                                                                                                \
-    void weight_grad_cpu(const T* grad, const T* source, T* sums, const Gather& g, int64_t first, int64_t last,      \
-                         int64_t begin, int64_t end) {                                                               \
-        weight_grad_rows<T>(grad, source, sums, g, first, last, begin, end);                                         \
-    }
+void gather_cpu(const float* source, const float* weight, const float* bias, float* dest, const Gather& g,
+                int64_t begin, int64_t end) {
+    gather(source, weight, bias, dest, g, begin, end);
+}
 
-LAYERBENCH_GATHER(float)
-LAYERBENCH_GATHER(double)
+void gather_cpu(const double* source, const double* weight, const double* bias, double* dest, const Gather& g,
+                int64_t begin, int64_t end) {
+    gather(source, weight, bias, dest, g, begin, end);
+}
+
+void weight_grad_cpu(const float* grad, const float* source, float* sums, const Gather& g, int64_t first, int64_t last,
+                     int64_t begin, int64_t end) {
+    weight_grad(grad, source, sums, g, first, last, begin, end);
+}
+
+void weight_grad_cpu(const double* grad, const double* source, double* sums, const Gather& g, int64_t first,
+                     int64_t last, int64_t begin, int64_t end) {
+    weight_grad(grad, source, sums, g, first, last, begin, end);
+}
 
 }  // namespace layerbench

@@ -8,6 +8,10 @@
 #include <cuda_runtime_api.h>
 #endif
 
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h>
+#ifdef WITH_CUDA
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_cuda.h>
+#endif
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -89,6 +93,11 @@ public:
     Tensor contiguous() const { return is_contiguous() ? *this : Tensor(stable::contiguous(*this)); }
     Tensor to(ScalarType type) const { return type == scalar_type() ? *this : Tensor(stable::to(*this, type)); }
     Tensor sum(int64_t dim) const { return stable::sum(*this, std::array{dim}); }
+    Tensor select(int64_t dim, int64_t index) const { return stable::select(*this, dim, index); }
+    Tensor flatten(int64_t first) const { return stable::flatten(*this, first); }
+    Tensor unsqueeze(int64_t dim) const { return stable::unsqueeze(*this, dim); }
+    Tensor t() const { return stable::transpose(*this, 0, 1); }
+    Tensor view(IntArrayRef sizes) const { return stable::view(*this, sizes); }
 };
 
 // By its own C function: the way through the dispatcher looks the operator up by name at every call.
@@ -109,7 +118,49 @@ inline Tensor zeros(IntArrayRef sizes, const Options& options) {
     return stable::zero_(made);
 }
 
+// An operator that torch/csrc/stable/ops.h does not have.
+template <typename... Arguments>
+Tensor call(const char* name, const char* overload, const Arguments&... arguments) {
+    std::array stack{stable::detail::from(arguments)...};
+    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+    return stable::detail::to<stable::Tensor>(stack[0]);
+}
+
+// The pairs are kernel size, dilation, padding and stride.
+template <typename... Pairs>
+Tensor im2col(const stable::Tensor& image, const Pairs&... pairs) {
+    return call("aten::im2col", "", image, IntArrayRef::Base(pairs)...);
+}
+
+template <typename... Pairs>
+void col2im_out(const stable::Tensor& image, const stable::Tensor& columns, IntArrayRef size, const Pairs&... pairs) {
+    call("aten::col2im", "out", columns, IntArrayRef::Base(size), IntArrayRef::Base(pairs)..., image);
+}
+
+// By C functions of their own: the way through the dispatcher takes no Scalar.
+#ifdef WITH_CUDA
+#define LAYERBENCH_OF_DEVICE(t, name) (t.is_cpu() ? aoti_torch_cpu_##name : aoti_torch_cuda_##name)
+#else
+#define LAYERBENCH_OF_DEVICE(t, name) aoti_torch_cpu_##name
+#endif
+
+inline void mm_out(const Tensor& out, const Tensor& a, const Tensor& b) {
+    STABLE_TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, mm_out)(out.get(), a.get(), b.get()));
+}
+
+inline Tensor mm(const Tensor& a, const Tensor& b) {
+    Tensor out = empty({a.size(0), b.size(1)}, a.options());
+    mm_out(out, a, b);
+    return out;
+}
+
+inline void addmm_out(const Tensor& out, const Tensor& sum, const Tensor& a, const Tensor& b) {
+    STABLE_TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, addmm_out)(out.get(), sum.get(), a.get(), b.get(), 1, 1));
+}
+
 }  // namespace at
+
+struct WithoutAutocast {};  // the C functions of matrix products know none
 
 inline at::Tensor cpu_empty(at::IntArrayRef sizes, const at::Options& options) { return at::empty(sizes, options); }
 
