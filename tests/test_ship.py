@@ -145,7 +145,7 @@ def test_a_missing_build_tool_is_a_build_error_that_names_it(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(cmake.shutil, "which", lambda name, path=None: None if name == tool else f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == tool else f"/bin/{name}")
     with pytest.raises(build.BuildError, match=f"^{tool} not found$"):
         cmake.make(cmake.RUNNER)
     with pytest.raises(layers.Unavailable, match=f"the C\\+\\+ program cannot be built: {tool} not found"):
@@ -192,8 +192,8 @@ def test_a_loaded_module_trains_in_cpp_with_pythons_gradients(
     runner: Path, library: Path, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     made: Made = request.getfixturevalue(name)
-    arguments = ["model.pt", "--inputs", "inputs.pt", "--backward", "--out", "out.pt", "--library", library]
-    done = run(runner, tmp_path, *arguments)
+    options = ["--inputs", "inputs.pt", "--backward", "--out", "out.pt"]
+    done = run(runner, tmp_path, "model.pt", *options, "--library", library)
     assert done.returncode == 0, done.stderr
     inputs = [x.requires_grad_() for x in made.inputs]
     made.call(*inputs).mean().backward()

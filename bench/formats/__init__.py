@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.formats import csv, html, markdown
 from bench.formats.files import replace_file
 from bench.model import Run
+from bench.portability import load as load_portability
 
 FORMATS: dict[str, Callable[[Run, Sequence[Path]], str]] = {
     "markdown": markdown.render,
@@ -20,12 +22,13 @@ FILES = {"markdown": markdown.FILE, "html": html.FILE, "csv": csv.FILE}
 def write_report(run: Run, folder: Path) -> list[Path]:
     """Write every format and the pictures (in `plots/`) into `folder`; what was written, the documents first.
 
-    Each file replaces its older self whole. Raises OSError.
+    A portability.json there is shown on the HTML page. Each file replaces its older self whole. Raises OSError.
     """
     from bench.formats import plots  # matplotlib takes longer to import than all else together
 
     pictures = plots.write(run, folder / "plots")
+    formats = FORMATS | {"html": partial(html.render, portability=load_portability(folder))}
     documents = [folder / file for file in FILES.values()]
     for name, path in zip(FORMATS, documents, strict=True):
-        replace_file(path, FORMATS[name](run, pictures).encode())
+        replace_file(path, formats[name](run, pictures).encode())
     return documents + pictures
