@@ -101,6 +101,9 @@ protected:
     Tensor grad_weight(const Tensor& grad, const Tensor& input) const {
         return grad_weight_op().call(grad, input, pair(0), pair(1), pair(2), pair(3));
     }
+    std::tuple<Tensor, Tensor> grad_weight_bias(const Tensor& grad, const Tensor& input) const {
+        return grad_weight_bias_op().call(grad, input, pair(0), pair(1), pair(2), pair(3));
+    }
     bool wanted(size_t input) const { return task_should_compute_output(input); }
 
 private:
@@ -117,6 +120,10 @@ struct UnfoldConv2dBackward final : WindowNode {  // of input, weight
         const Tensor &grad = grads[0], input = first(), weight = second();
         if (!grad.defined()) return out;
         if (wanted(0)) out[0] = grad_input(grad, input, weight);
+        if (wanted(1) && wanted(2) && !at::GradMode::is_enabled()) {
+            std::tie(out[1], out[2]) = grad_weight_bias(grad, input);
+            return out;
+        }
         if (wanted(1)) out[1] = grad_weight(grad, input);
         if (wanted(2)) out[2] = grad.sum({0, 2, 3});
         return out;
@@ -210,6 +217,15 @@ TORCH_LIBRARY_IMPL(layerbench, Autograd, m) {
     m.impl("unfold_conv2d", TORCH_FN(conv));
     m.impl("unfold_conv2d_grad_input", TORCH_FN(grad_input));
     m.impl("unfold_conv2d_grad_weight", TORCH_FN(grad_weight));
+}
+
+// Where there is no kernel for both.
+TORCH_LIBRARY_IMPL(layerbench, CompositeExplicitAutograd, m) {
+    m.impl("unfold_conv2d_grad_weight_bias", [](const Tensor& grad, const Tensor& input, IntArrayRef kernel_size,
+                                                IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+        return std::make_tuple(grad_weight_op().call(grad, input, kernel_size, stride, padding, dilation),
+                               grad.sum({0, 2, 3}));
+    });
 }
 
 TORCH_LIBRARY_IMPL(layerbench, AutocastCPU, m) { m.impl("unfold_conv2d", TORCH_FN(conv_autocast<at::kCPU>)); }

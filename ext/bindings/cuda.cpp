@@ -60,23 +60,43 @@ at::Tensor cuda_grad_input(const at::Tensor& grad, const at::Tensor& input, cons
     return gather(c, c.inverse, grad, weight, std::nullopt);
 }
 
-at::Tensor cuda_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size,
-                            at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
-    const Conv c = check_grad_weight(grad, input, {kernel_size, stride, padding, dilation});
+// The gradients of the weight and, if there is one to write to, of the bias. `grad` may have any strides.
+at::Tensor grad_weight(const at::Tensor& grad, const at::Tensor& input, const Window& w, const at::Tensor* bias) {
+    const Conv c = check_grad_weight(grad, input, w);
     const Gather& g = c.forward;
     const c10::cuda::CUDAGuard guard(grad.device());
     const at::Tensor in = input.contiguous();
-    const at::ScalarType wide = c.dtype == Dtype::f64 ? at::kDouble : at::kFloat;
-    at::Tensor sums = at::empty({weight_grad_sums(c.dtype, g, false)}, grad.options().dtype(wide));
+    const auto wide = grad.options().dtype(c.dtype == Dtype::f64 ? at::kDouble : at::kFloat);
+    at::Tensor sums = at::empty({weight_grad_sums(c.dtype, g, bias != nullptr)}, wide);
     at::Tensor out = at::empty({g.results, g.channels, g.weight_channel}, grad.options());
     const Strides by{grad.stride(0), grad.stride(1), grad.stride(2), grad.stride(3)};
     C10_CUDA_CHECK(weight_grad_cuda(c.dtype, grad.const_data_ptr(), by, in.const_data_ptr(), sums.mutable_data_ptr(),
-                                    out.mutable_data_ptr(), nullptr, g, c10::cuda::getCurrentCUDAStream()));
+                                    out.mutable_data_ptr(), bias ? bias->mutable_data_ptr() : nullptr, g,
+                                    c10::cuda::getCurrentCUDAStream()));
     return out;
+}
+
+at::Tensor cuda_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size,
+                            at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
+    return grad_weight(grad, input, {kernel_size, stride, padding, dilation}, nullptr);
 }
 
 }  // namespace
 
 LAYERBENCH_KERNELS(CUDA, cuda_shift, cuda_vecadd, cuda_conv, cuda_grad_input, cuda_grad_weight)
+
+#ifndef LAYERBENCH_STABLE
+TORCH_LIBRARY_IMPL(layerbench, CUDA, m) {
+    m.impl("unfold_conv2d_grad_weight_bias",
+           [](const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+              at::IntArrayRef padding, at::IntArrayRef dilation) {
+               TORCH_CHECK(grad.dim() == 4, "layerbench::unfold_conv2d_grad_weight_bias: grad has shape ", grad.sizes(),
+                           "; (batch, filters, height, width) is accepted");
+               at::Tensor bias = at::empty({grad.size(1)}, grad.options());
+               at::Tensor weight = grad_weight(grad, input, {kernel_size, stride, padding, dilation}, &bias);
+               return std::make_tuple(std::move(weight), std::move(bias));
+           });
+}
+#endif
 
 }  // namespace layerbench

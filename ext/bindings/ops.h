@@ -18,6 +18,10 @@ using GradInputSignature = at::Tensor(const at::Tensor&, const at::Tensor&, cons
 using GradWeightSignature = at::Tensor(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef,
                                        at::IntArrayRef, at::IntArrayRef);
 
+using GradWeightBiasSignature = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                                   at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                                                                   at::IntArrayRef);
+
 template <typename Signature>
 c10::TypedOperatorHandle<Signature> find(const char* name) {
     return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
@@ -45,6 +49,11 @@ inline const auto& grad_input_op() {
 
 inline const auto& grad_weight_op() {
     static const auto op = find<GradWeightSignature>("layerbench::unfold_conv2d_grad_weight");
+    return op;
+}
+
+inline const auto& grad_weight_bias_op() {
+    static const auto op = find<GradWeightBiasSignature>("layerbench::unfold_conv2d_grad_weight_bias");
     return op;
 }
 

@@ -53,16 +53,17 @@ __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) {
     return __float2bfloat16(value);
 }
 
-// from[offset] where it is `there`, else zero. By hand, since the compiler would branch around every such load, and wait
-// for each before the next.
+// from[offset] where it is `there`, else zero. By hand, since the compiler would branch around every such load, and
+// wait for each before the next.
 template <typename T>
 __device__ __forceinline__ T load_if(bool there, const T* from, int offset = 0) {
-#define LAYERBENCH_LOAD(BITS, CONSTRAINT, RAW)                                                                       \
-    RAW raw;                                                                                                         \
-    asm("{.reg .pred p; .reg .b64 at; setp.ne.s32 p, %3, 0; mad.wide.s32 at, %2, %4, %1; mov.b" BITS " %0, 0; "      \
-        "@p ld.global.nc.b" BITS " %0, [at];}"                                                                       \
-        : "=" CONSTRAINT(raw)                                                                                        \
-        : "l"(from), "r"(offset), "r"(int(there)), "n"(sizeof(T)));                                                  \
+#define LAYERBENCH_LOAD(BITS, CONSTRAINT, RAW)                                                       \
+    RAW raw;                                                                                         \
+    asm("{.reg .pred p; .reg .b64 at; setp.ne.s32 p, %3, 0; mad.wide.s32 at, %2, %4, %1; mov.b" BITS \
+        " %0, 0; "                                                                                   \
+        "@p ld.global.nc.b" BITS " %0, [at];}"                                                       \
+        : "=" CONSTRAINT(raw)                                                                        \
+        : "l"(from), "r"(offset), "r"(int(there)), "n"(sizeof(T)));                                  \
     return *reinterpret_cast<T*>(&raw)
     if constexpr (sizeof(T) == 2) {
         LAYERBENCH_LOAD("16", "h", uint16_t);

@@ -14,15 +14,15 @@ cudaError_t gather_mma_cuda(Dtype dtype, const void* source, const void* weight,
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kPixels = 4;  // destination pixels of a thread
-constexpr int kTaps = 64;   // taps whose weights lie in shared memory at once
-constexpr int kAhead = 3;   // taps whose loads are under way together
+constexpr int kPixels = 4;                  // destination pixels of a thread
+constexpr int kTaps = 64;                   // taps whose weights lie in shared memory at once
+constexpr int kAhead = 3;                   // taps whose loads are under way together
 enum Reach { kInside, kPadded, kStrided };  // taps may leave the source; and may fall between its positions
 
 // The source value behind a pixel and a tap; `y` and `x` are where the pixel's first tap lies.
 template <typename T, Reach reach>
 __device__ __forceinline__ wide_t<T> fetch(const T* image, const Gather& g, int64_t base, int y, int x,
-                                            const Tap& tap) {
+                                           const Tap& tap) {
     if (reach == kInside) return widen(image[base + tap.offset]);
     y += tap.y;
     x += tap.x;
@@ -138,8 +138,8 @@ int64_t gather_scratch(Dtype dtype, const Gather& g) {
     return !fits_gather3x3(dtype, g) && fits_gather_mma(dtype, g) ? gather_mma_scratch(dtype, g) : 0;
 }
 
-cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest, float* scratch,
-                        const Gather& g, cudaStream_t stream) {
+cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+                        float* scratch, const Gather& g, cudaStream_t stream) {
     if (g.batch * g.results * g.y.dest * g.x.dest == 0) return cudaSuccess;
     if (fits_gather3x3(dtype, g)) return gather3x3_cuda(dtype, source, weight, bias, dest, g, stream);
     if (fits_gather_mma(dtype, g)) return gather_mma_cuda(dtype, source, weight, bias, dest, scratch, g, stream);

@@ -10,10 +10,10 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kRows = 4, kColumns = 2, kHeight = kRows * kWarps, kWidth = 32 * kColumns;
 constexpr int kWindow = 3, kTaps = kWindow * kWindow;
 constexpr int kMost = 32;     // channels, whose weights must fit, and results
-constexpr int kGrid = 65535;   // of blocks, but for the first dimension
+constexpr int kGrid = 65535;  // of blocks, but for the first dimension
 
-// A block makes 16 rows x 64 columns of R results of an image. The last ones lie so that they end with the image, and make
-// a part of it twice: no thread needs to ask whether a pixel exists.
+// A block makes 16 rows x 64 columns of R results of an image. The last ones lie so that they end with the image, and
+// make a part of it twice: no thread needs to ask whether a pixel exists.
 template <typename T, int R, bool kPadded>
 __global__ void __launch_bounds__(kThreads, 4)
     gather3x3_kernel(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads, 4)
             for (int j = 0; j < kColumns; ++j)
 #pragma unroll
                 for (int k = 0; k < kWindow; ++k) {
-                    const bool there = unsigned(top + i) < unsigned(height) & unsigned(left + 32 * j + k) < unsigned(width);
+                    const bool there =
+                        unsigned(top + i) < unsigned(height) & unsigned(left + 32 * j + k) < unsigned(width);
                     value[i][j][k] = widen(kPadded ? load_if(there, row + 32 * j + k) : row[32 * j + k]);
                 }
 #pragma unroll

@@ -1,7 +1,7 @@
 // The convolution of many channels as one matrix product on tensor cores, whose right factor, the windows, is gathered
 // tile by tile and never stored (implicit GEMM): dest[r, p] = sum over k of weight[r, k] * source[at(k, p)], with k a
-// channel and a tap, and p a pixel of any image. float is multiplied as three products of TF32 parts, which keeps float's
-// precision: a = high + low, b = high + low, and low * low is below its last bit.
+// channel and a tap, and p a pixel of any image. float is multiplied as three products of TF32 parts, which keeps
+// float's precision: a = high + low, b = high + low, and low * low is below its last bit.
 #include "mma.cuh"
 
 namespace layerbench {
@@ -27,7 +27,9 @@ struct Divider {
 
 // Blocks that must fit a multiprocessor: bounds the registers.
 template <typename T, int kWarps>
-constexpr int kBlocks = kWarps == 2 ? 3 : sizeof(T) == 2 ? 2 : 1;
+constexpr int kBlocks = kWarps == 2      ? 3
+                        : sizeof(T) == 2 ? 2
+                                         : 1;
 
 struct Problem {
     Gather g;
@@ -35,20 +37,6 @@ struct Problem {
     Divider window;
     int splits, share;  // of the sum over k: how many, and how much of it each is
 };
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(from)));
-}
-
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], const void* from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(from)));
-}
 
 // sum += weights * sources for one warp's 32 results x 64 pixels and one tile.
 template <typename T>
@@ -58,7 +46,8 @@ __device__ __forceinline__ void multiply(float (&sum)[2][8][4], const T* weights
     for (int k = 0; k < Tile<T>::kDepth; k += kStep) {
         uint32_t a[2][4], b[4][4];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) load_matrices(a[m], weights + (m * 16 + lane % 16) * kWeightRow + k + lane / 16 * 8);
+        for (int m = 0; m < 2; ++m)
+            load_matrices(a[m], weights + (m * 16 + lane % 16) * kWeightRow + k + lane / 16 * 8);
 #pragma unroll
         for (int n = 0; n < 4; ++n)
             load_matrices_transposed(b[n], sources + (k + lane % 16) * kSourceRow + n * 16 + lane / 16 * 8);
@@ -70,7 +59,8 @@ __device__ __forceinline__ void multiply(float (&sum)[2][8][4], const T* weights
 }
 
 __device__ __forceinline__ void multiply(float (&sum)[2][8][4], const float* weights, const float* sources, int lane) {
-    constexpr int kWeightRow = Tile<float>::kWeightRow, kSourceRow = Tile<float>::kSourceRow, kStep = Tile<float>::kStep;
+    constexpr int kWeightRow = Tile<float>::kWeightRow, kSourceRow = Tile<float>::kSourceRow,
+                  kStep = Tile<float>::kStep;
     uint32_t high[2][2][4], low[2][2][4];
 #pragma unroll
     for (int k = 0; k < 2; ++k)
@@ -105,14 +95,14 @@ __device__ __forceinline__ void multiply(float (&sum)[2][8][4], const float* wei
     }
 }
 
-// kWarps rows of two warps each: 32 * kWarps results x 128 pixels. kVectors: the weights lie as the tiles want them, and
-// aligned.
+// kWarps rows of two warps each: 32 * kWarps results x 128 pixels. kVectors: the weights lie as the tiles want them,
+// and aligned.
 template <typename T, int kWarps, bool kVectors>
 class Block {
     static constexpr int kThreads = kWarps * 64, kResults = kWarps * 32;
     static constexpr int kDepth = Tile<T>::kDepth, kVector = Tile<T>::kVector;
     static constexpr int kWeightRow = Tile<T>::kWeightRow, kSourceRow = Tile<T>::kSourceRow;
-    static constexpr int kRows = kDepth / kWarps;                             // of the sources that a thread loads, for two pixels
+    static constexpr int kRows = kDepth / kWarps;  // of the sources that a thread loads, for two pixels
     static constexpr int kLoads = kResults * kDepth / kVector / kThreads;  // of 16 bytes of weights, by a thread
 
 public:
@@ -127,13 +117,21 @@ public:
         uint2 taps[kMostTaps];  // how far to go in the source, and what that takes of `inside_`
     };
 
-    __device__ Block(Shared& shared, const T* source, const T* weight, const Problem& p, int result, int pixel, int depth)
-        : shared_(shared), p_(p), result_(result), row_(int(threadIdx.x) / 64 * kRows), depth_(depth), plane_(int(p.g.y.source * p.g.x.source)), weight_(weight) {
+    __device__ Block(Shared& shared, const T* source, const T* weight, const Problem& p, int result, int pixel,
+                     int depth)
+        : shared_(shared),
+          p_(p),
+          result_(result),
+          row_(int(threadIdx.x) / 64 * kRows),
+          depth_(depth),
+          plane_(int(p.g.y.source * p.g.x.source)),
+          weight_(weight) {
         const Gather& g = p.g;
         const int across = int(g.x.taps), width = int(g.x.dest), plane = int(g.y.dest) * width;
         if (threadIdx.x < p.window.by) {
             const int i = int(threadIdx.x) / across, j = int(threadIdx.x) % across;
-            shared.taps[threadIdx.x] = {unsigned(i * int(g.y.step) * int(g.x.source) + j * int(g.x.step)), 1u << i | 0x10000u << j};
+            shared.taps[threadIdx.x] = {unsigned(i * int(g.y.step) * int(g.x.source) + j * int(g.x.step)),
+                                        1u << i | 0x10000u << j};
         }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -163,11 +161,13 @@ public:
         }
 #pragma unroll
         for (int i = 0; i < kLoads; ++i) {
-            const int at = (int(threadIdx.x) + i * kThreads) * kVector, r = result_ + at / kDepth, column = first + at % kDepth;
+            const int at = (int(threadIdx.x) + i * kThreads) * kVector, r = result_ + at / kDepth,
+                      column = first + at % kDepth;
             const T* from = weight_ + r * p_.g.weight_result;
             const bool exists = r < p_.g.results;
             if constexpr (kVectors) {
-                weights_[i] = exists && column < depth_ ? __ldg(reinterpret_cast<const uint4*>(from + column)) : uint4{};
+                weights_[i] =
+                    exists && column < depth_ ? __ldg(reinterpret_cast<const uint4*>(from + column)) : uint4{};
             } else {
                 alignas(16) T one[kVector];
 #pragma unroll
@@ -180,12 +180,14 @@ public:
         }
     }
 
-    // From registers to shared memory. What was loaded is looked at here and not before, or the loads would be waited for
-    // before the products that are to cover them.
+    // From registers to shared memory. What was loaded is looked at here and not before, or the loads would be waited
+    // for before the products that are to cover them.
     __device__ void store(int buffer) {
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
-            struct alignas(2 * sizeof(T)) Two { T a, b; };
+            struct alignas(2 * sizeof(T)) Two {
+                T a, b;
+            };
             *reinterpret_cast<Two*>(&shared_.sources[buffer][(row_ + i) * kSourceRow + threadIdx.x % 64 * 2]) =
                 Two{arrived(sources_[i][0]), arrived(sources_[i][1])};
         }
@@ -203,7 +205,8 @@ public:
         multiply(sum_, weights, sources, int(threadIdx.x) % 32);
     }
 
-    // By way of shared memory, so that warps store whole lines. dest is of the input's type, or float for a partial sum.
+    // By way of shared memory, so that warps store whole lines. dest is of the input's type, or float for a partial
+    // sum.
     template <typename To>
     __device__ void write(const T* bias, To* dest, int pixel) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, results = int(p_.g.results);
@@ -221,7 +224,8 @@ public:
             for (int n = 0; n < 8; ++n)
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
-                    *reinterpret_cast<float2*>(&shared_.sums[warp / 2 * 16 + half * 8 + lane / 4][warp % 2 * 64 + n * 8 + lane % 4 * 2]) =
+                    *reinterpret_cast<float2*>(
+                        &shared_.sums[warp / 2 * 16 + half * 8 + lane / 4][warp % 2 * 64 + n * 8 + lane % 4 * 2]) =
                         make_float2(sum_[m][n][half * 2], sum_[m][n][half * 2 + 1]);
             __syncthreads();
 #pragma unroll 4
@@ -231,7 +235,8 @@ public:
                 const float start = bias ? widen(bias[result_ + r]) : 0.f;
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    if (pixel + lane + i * 32 < p_.pixels) dest[to[i] + int64_t(r) * plane] = narrow<To>(shared_.sums[row][lane + i * 32] + start);
+                    if (pixel + lane + i * 32 < p_.pixels)
+                        dest[to[i] + int64_t(r) * plane] = narrow<To>(shared_.sums[row][lane + i * 32] + start);
             }
         }
     }
@@ -240,7 +245,8 @@ private:
     // Which of the window's positions along an axis exist.
     static __device__ uint32_t mask(int first, const Axis& a) {
         uint32_t all = 0;
-        for (int i = 0; i < int(a.taps); ++i) all |= uint32_t(unsigned(first + i * int(a.step)) < unsigned(a.source)) << i;
+        for (int i = 0; i < int(a.taps); ++i)
+            all |= uint32_t(unsigned(first + i * int(a.step)) < unsigned(a.source)) << i;
         return all;
     }
 
@@ -316,10 +322,12 @@ struct Share {
     Share(Dtype dtype, const Gather& g) {
         constexpr int64_t kProcessors = 132, kMostSplits = 32, kLeastTiles = 4;
         const int64_t depth = g.channels * g.y.taps * g.x.taps, all = g.batch * g.results * g.y.dest * g.x.dest;
-        const int64_t tile = dtype == Dtype::f32 ? Tile<float>::kDepth : Tile<__half>::kDepth, tiles = ceil_div(depth, tile);
+        const int64_t tile = dtype == Dtype::f32 ? Tile<float>::kDepth : Tile<__half>::kDepth,
+                      tiles = ceil_div(depth, tile);
         const int64_t parts = ceil_div(g.batch * g.y.dest * g.x.dest, kPixels), wide = parts * ceil_div(g.results, 128);
         warps = g.results > 64 && wide >= kProcessors / 3 ? 4 : 2;
-        const int64_t blocks = warps == 4 ? wide : parts * ceil_div(g.results, 64), fit = warps == 4 ? kProcessors : 2 * kProcessors;
+        const int64_t blocks = warps == 4 ? wide : parts * ceil_div(g.results, 64),
+                      fit = warps == 4 ? kProcessors : 2 * kProcessors;
         // In tiles of a block, about a microsecond each, in which 3 MB of partial sums can be written and read.
         const auto cost = [&](int64_t n) {
             return double(ceil_div(blocks * n, fit) * ceil_div(tiles, n)) + (n > 1 ? 3 + double(n * all) * 8 / 3e6 : 0);
@@ -332,18 +340,21 @@ struct Share {
 };
 
 template <typename T, int kWarps, bool kVectors>
-cudaError_t launch(const void* source, const void* weight, const void* bias, void* dest, float* partial, const Problem& p,
-                   cudaStream_t stream) {
+cudaError_t launch(const void* source, const void* weight, const void* bias, void* dest, float* partial,
+                   const Problem& p, cudaStream_t stream) {
     constexpr int shared = sizeof(typename Block<T, kWarps, kVectors>::Shared);
     const auto kernel = gather_mma_kernel<T, kWarps, kVectors>;
-    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared)) return error;
+    if (const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared))
+        return error;
     const dim3 blocks(unsigned(ceil_div(p.pixels, kPixels) * ceil_div(p.g.results, kWarps * 32)), unsigned(p.splits));
-    const auto *b = static_cast<const T*>(bias);
+    const auto* b = static_cast<const T*>(bias);
     auto* to = static_cast<T*>(dest);
-    kernel<<<blocks, kWarps * 64, shared, stream>>>(static_cast<const T*>(source), static_cast<const T*>(weight), b, to, partial, p);
+    kernel<<<blocks, kWarps * 64, shared, stream>>>(static_cast<const T*>(source), static_cast<const T*>(weight), b, to,
+                                                    partial, p);
     if (p.splits > 1) {
         const int64_t all = p.pixels * p.g.results;
-        add_splits_kernel<<<unsigned(ceil_div(all, kThreads)), kThreads, 0, stream>>>(partial, b, to, all, p.g.y.dest * p.g.x.dest, p.g.results, p.splits);
+        add_splits_kernel<<<unsigned(ceil_div(all, kThreads)), kThreads, 0, stream>>>(
+            partial, b, to, all, p.g.y.dest * p.g.x.dest, p.g.results, p.splits);
     }
     return cudaGetLastError();
 }
@@ -352,10 +363,11 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
 
 bool fits_gather_mma(Dtype dtype, const Gather& g) {
     const int64_t window = g.y.taps * g.x.taps, most = INT_MAX / 2;
-    return dtype != Dtype::f64 && has_mma() && g.y.div == 1 && g.x.div == 1 && g.y.taps < 16 && g.x.taps < 16 && window <= kMostTaps &&
-           g.results > 16 && g.channels * window >= 32 && g.channels * window < most / kMostTaps &&
-           g.batch * g.y.dest * g.x.dest < most && g.channels * g.y.source * g.x.source < most &&
-           g.results * g.weight_result < most && g.channels * g.weight_channel < most;
+    return dtype != Dtype::f64 && has_mma() && g.y.div == 1 && g.x.div == 1 && g.y.taps < 16 && g.x.taps < 16 &&
+           window <= kMostTaps && g.results > 16 && g.channels * window >= 32 &&
+           g.channels * window < most / kMostTaps && g.batch * g.y.dest * g.x.dest < most &&
+           g.channels * g.y.source * g.x.source < most && g.results * g.weight_result < most &&
+           g.channels * g.weight_channel < most;
 }
 
 int64_t gather_mma_scratch(Dtype dtype, const Gather& g) {

@@ -69,8 +69,8 @@ cudaError_t vecadd_cuda(Dtype dtype, const void* x, const void* y, void* out, in
 int64_t gather_scratch(Dtype dtype, const Gather& g);
 
 // Floating dtypes; half and bfloat16 accumulate in float. bias may be null.
-cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest, float* scratch,
-                        const Gather& g, cudaStream_t stream);
+cudaError_t gather_cuda(Dtype dtype, const void* source, const void* weight, const void* bias, void* dest,
+                        float* scratch, const Gather& g, cudaStream_t stream);
 
 // How far apart the elements of an image lie.
 struct Strides {
@@ -82,14 +82,15 @@ int64_t weight_grad_sums(Dtype dtype, const Gather& g, bool bias);
 
 // The gradients of weight[results, channels, taps] and, unless null, of bias[results]; g is the forward Gather. `grad`
 // lies as `by` says, so that the gradient of a sum, one value over and over, needs not be written out.
-cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const Strides& by, const void* source, void* sums, void* weight,
-                             void* bias, const Gather& g, cudaStream_t stream);
+cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const Strides& by, const void* source, void* sums,
+                             void* weight, void* bias, const Gather& g, cudaStream_t stream);
 
 // Keeps `stream` busy until the host writes `turn` (or more) into state[0], or for `timeout` ns at most: then state[1]
 // becomes `turn`. `state` is pinned host memory.
 cudaError_t hold_cuda(int64_t* state, int64_t turn, int64_t timeout, cudaStream_t stream);
 
-// Spins for `cycles` of the processor's own clock; spun[2], unless null, takes the cycles and the ns that it really took.
+// Spins for `cycles` of the processor's own clock; spun[2], unless null, takes the cycles and the ns that it really
+// took.
 cudaError_t spin_cuda(int64_t* spun, int64_t cycles, cudaStream_t stream);
 
 #endif

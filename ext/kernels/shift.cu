@@ -29,8 +29,9 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The same in 16 bytes at a time, whatever the shift: each comes from two neighbours, of which a thread finds one in the
-// L1. kWord < 0: a whole number of them. `shift` is how many whole ones the lower lies back; the sum's first byte is byte 4 * kWord + bits / 8 of the two.
+// The same in 16 bytes at a time, whatever the shift: each comes from two neighbours, of which a thread finds one in
+// the L1. kWord < 0: a whole number of them. `shift` is how many whole ones the lower lies back; the sum's first byte
+// is byte 4 * kWord + bits / 8 of the two.
 template <int kWord>
 __global__ void __launch_bounds__(kThreads)
     shift_wide_kernel(const uint4* __restrict__ in, uint4* __restrict__ out, int64_t total, int64_t row, int64_t shift,

@@ -14,7 +14,8 @@ struct alignas(N * sizeof(T)) Pack {
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads)
     vecadd_kernel(const T* __restrict__ x, const T* __restrict__ y, T* __restrict__ out, int64_t n) {
-    for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n / N + n % N; i += int64_t(gridDim.x) * kThreads) {
+    for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < n / N + n % N;
+         i += int64_t(gridDim.x) * kThreads) {
         if (i < n / N) {
             const auto a = reinterpret_cast<const Pack<T, N>*>(x)[i], b = reinterpret_cast<const Pack<T, N>*>(y)[i];
             Pack<T, N> sum;
@@ -52,8 +53,7 @@ cudaError_t vecadd_cuda(Dtype dtype, const void* x, const void* y, void* out, in
         case Dtype::i16: return launch<uint16_t>(x, y, out, n, stream);
         case Dtype::i32: return launch<uint32_t>(x, y, out, n, stream);
         case Dtype::i64: return launch<uint64_t>(x, y, out, n, stream);
-        default:
-            return with_floating(dtype, [&](auto type) { return launch<decltype(type)>(x, y, out, n, stream); });
+        default: return with_floating(dtype, [&](auto type) { return launch<decltype(type)>(x, y, out, n, stream); });
     }
 }
 

@@ -135,8 +135,8 @@ int64_t weight_grad_sums(Dtype dtype, const Gather& g, bool bias) {
     return splits_of(dtype, g, bias) * g.results * (g.weight_result + bias);
 }
 
-cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const Strides& by, const void* source, void* sums, void* weight,
-                             void* bias, const Gather& g, cudaStream_t stream) {
+cudaError_t weight_grad_cuda(Dtype dtype, const void* grad, const Strides& by, const void* source, void* sums,
+                             void* weight, void* bias, const Gather& g, cudaStream_t stream) {
     const int64_t splits = splits_of(dtype, g, bias), results = g.results * (g.weight_result + (bias != nullptr));
     if (results == 0) return cudaSuccess;
     return with_floating(dtype, [&](auto type) {

@@ -6,13 +6,13 @@ namespace layerbench {
 namespace {
 
 constexpr int kFilters = 8, kWindow = 3, kTaps = kWindow * kWindow;
-constexpr int kAhead = kWindow + 1;  // rows of the source in registers: a window, and the next
+constexpr int kAhead = kWindow + 1;            // rows of the source in registers: a window, and the next
 constexpr int kSums = kFilters * (kTaps + 1);  // the last are the bias's
 constexpr int kMostChannels = 4;
 constexpr int64_t kWarpsWanted = 1536, kLeastRows = 8;  // constants, so that sums come out the same on every GPU
 
-// How the work is split: every warp takes 32 columns of a strip of rows, of one channel and kFilters filters. The warps of
-// a block differ in channel, so that they find the gradient in the L1, and in columns.
+// How the work is split: every warp takes 32 columns of a strip of rows, of one channel and kFilters filters. The warps
+// of a block differ in channel, so that they find the gradient in the L1, and in columns.
 struct Split {
     int64_t filters, across, strips, rows, groups, blocks;
     __host__ __device__ explicit Split(const Gather& g)
@@ -26,13 +26,17 @@ struct Split {
     }
 };
 
-// The sums of `value` over a warp: lane l holds those from its first() on, size() of them, in value[0 .. 3). A step sends
-// away one half of what is left and keeps the other: 80 shuffles instead of 5 * 80.
+// The sums of `value` over a warp: lane l holds those from its first() on, size() of them, in value[0 .. 3). A step
+// sends away one half of what is left and keeps the other: 80 shuffles instead of 5 * 80.
 struct WarpSums {
     int first = 0, size = kSums;
     template <int kLeft>
     __device__ __forceinline__ void reduce(float (&value)[kSums], int lane) {
-        constexpr int half = (kLeft + 1) / 2, offset = kLeft == kSums ? 16 : kLeft == 40 ? 8 : kLeft == 20 ? 4 : kLeft == 10 ? 2 : 1;
+        constexpr int half = (kLeft + 1) / 2, offset = kLeft == kSums ? 16
+                                                       : kLeft == 40  ? 8
+                                                       : kLeft == 20  ? 4
+                                                       : kLeft == 10  ? 2
+                                                                      : 1;
         const bool upper = lane & offset;
 #pragma unroll
         for (int i = 0; i < half; ++i) {
@@ -57,19 +61,21 @@ __global__ void __launch_bounds__(256)
     const int64_t n = part / across / split.strips;
     const int y0 = int(part / across % split.strips * split.rows), y1 = int(min(y0 + split.rows, g.y.dest));
     const int x = int((part % across * split.groups + group) * 32 + lane);
-    const int top = int(g.y.origin), left = x + int(g.x.origin), results = int(g.results), width = int(g.x.source), height = int(g.y.source);
+    const int top = int(g.y.origin), left = x + int(g.x.origin), results = int(g.results), width = int(g.x.source),
+              height = int(g.y.source);
     const T* image = source + (n * g.channels + channel) * g.y.source * g.x.source + left;
     const T* from = grad + n * by.batch + filter * by.channel + x * by.x;
     const bool here = x < g.x.dest;
 
     float sum[kSums] = {}, value[kAhead][kWindow], slope[2][kFilters];
-    const auto load_row = [&](int row, float(&to)[kWindow]) {
+    const auto load_row = [&](int row, float (&to)[kWindow]) {
         const bool inside = unsigned(row) < unsigned(height);
         const T* at = image + int64_t(row) * width;
 #pragma unroll
-        for (int k = 0; k < kWindow; ++k) to[k] = widen(load_if(inside & (unsigned(left + k) < unsigned(width)), at, k));
+        for (int k = 0; k < kWindow; ++k)
+            to[k] = widen(load_if(inside & (unsigned(left + k) < unsigned(width)), at, k));
     };
-    const auto load_slopes = [&](int y, float(&to)[kFilters]) {
+    const auto load_slopes = [&](int y, float (&to)[kFilters]) {
         const T* at = from + y * by.y;
 #pragma unroll
         for (int r = 0; r < kFilters; ++r, at += by.channel)
@@ -144,9 +150,10 @@ cudaError_t weight_grad3x3_cuda(Dtype dtype, const void* grad, const Strides& by
         } else {
             const Split split(g);
             if (split.blocks == 0) return cudaSuccess;
-            const dim3 blocks(unsigned(split.blocks), unsigned(split.filters)), threads(32, unsigned(g.channels), unsigned(split.groups));
-            weight_grad3x3_kernel<T><<<blocks, threads, 0, stream>>>(static_cast<const T*>(grad), by, static_cast<const T*>(source),
-                                                                     static_cast<float*>(sums), g, bias);
+            const dim3 blocks(unsigned(split.blocks), unsigned(split.filters)),
+                threads(32, unsigned(g.channels), unsigned(split.groups));
+            weight_grad3x3_kernel<T><<<blocks, threads, 0, stream>>>(
+                static_cast<const T*>(grad), by, static_cast<const T*>(source), static_cast<float*>(sums), g, bias);
             return cudaGetLastError();
         }
     });
