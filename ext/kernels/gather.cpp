@@ -19,25 +19,10 @@ constexpr int64_t kBlocks = 8;  // blocks of columns that share one list of line
 template <typename T, int B, int V, int F>
 struct Machine {
     using Scalar = T;
-    typedef T Vector __attribute__((vector_size(B), aligned(alignof(T)), may_alias));
-    static constexpr int vectors = V, filters = F;
+    using Vector = typename Vectors<T, B>::Type;
+    static constexpr int bytes = B, vectors = V, filters = F;
     static constexpr int64_t lanes = B / sizeof(T), columns = V * lanes, tile = kBlocks * columns;
 };
-
-template <typename M>
-LAYERBENCH_INLINE typename M::Vector& at(typename M::Scalar* to) {
-    return *reinterpret_cast<typename M::Vector*>(to);
-}
-
-// Into a register for good: GCC would rather load once for each of up to three uses, and most loads cross a cache line.
-template <typename M>
-LAYERBENCH_INLINE void load(typename M::Vector& vector, const typename M::Scalar* from) {
-    typename M::Vector loaded = *reinterpret_cast<const typename M::Vector*>(from);
-#ifdef __x86_64__
-    asm("" : "+x"(loaded));
-#endif
-    vector = loaded;
-}
 
 inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -104,11 +89,15 @@ private:
             at += k * a.mult;
             while (k < columns && a.div > 1 && at % a.div != 0) ++k, at += a.mult;
             at /= a.div;
+            const T* from = line + at;
+            T* into = to + k;
             const int64_t count = std::min((columns - k + a.div - 1) / a.div, (a.source - at + a.mult - 1) / a.mult);
-            if (count > 0 && a.div == 1 && a.mult == 1) {
-                std::copy_n(line + at, count, to + k);
+            if (a.div == 1 && a.mult == 1) {
+                for (int64_t i = 0; i < count; ++i) into[i] = from[i];
+            } else if (a.div == 1 && a.mult == 2) {
+                for (int64_t i = 0; i < count; ++i) into[i] = from[i * 2];  // compilers know how to halve a vector
             } else {
-                for (int64_t i = 0; i < count; ++i) to[k + i * a.div] = line[at + i * a.mult];
+                for (int64_t i = 0; i < count; ++i) into[i * a.div] = from[i * a.mult];
             }
         }
         return to;
@@ -147,7 +136,7 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
         for (int64_t j = 0; j < taps; ++j, values += stride, w += R) {
             typename M::Vector value[V];
 #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) load<M>(value[v], values + v * M::lanes);
+            for (int v = 0; v < V; ++v) load<T, M::bytes>(value[v], values + v * M::lanes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -159,7 +148,7 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
     for (int r = 0; r < R; ++r, dest += plane) {
         T* to = count == V * M::lanes ? dest : part;
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) at<M>(to + v * M::lanes) = sum[r][v];
+        for (int v = 0; v < V; ++v) store<T, M::bytes>(to + v * M::lanes, sum[r][v]);
         if (to == part) std::memcpy(dest, part, count * sizeof(T));
     }
 }
@@ -210,22 +199,26 @@ LAYERBENCH_INLINE void gather_rows(const T* source, const T* weight, const T* bi
 template <typename M, int R, int B, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void dots(const T* const* grad, const T* rows, int64_t stride, int64_t columns, T* sums,
                             int64_t weights) {
-    typename M::Vector sum[R][B] = {};
+    typename M::Vector sum[R][B] = {}, value;
     for (int64_t k = 0; k < columns; k += M::lanes) {
-        typename M::Vector value[B], g;
+        typename M::Vector row[B];
 #pragma GCC unroll 8
-        for (int b = 0; b < B; ++b) load<M>(value[b], rows + b * stride + k);
+        for (int b = 0; b < B; ++b) load<T, M::bytes>(row[b], rows + b * stride + k);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            load<M>(g, grad[r] + k);
+            load<T, M::bytes>(value, grad[r] + k);
 #pragma GCC unroll 8
-            for (int b = 0; b < B; ++b) sum[r][b] += g * value[b];
+            for (int b = 0; b < B; ++b) sum[r][b] += value * row[b];
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int b = 0; b < B; ++b) at<M>(sums + (r * weights + b) * M::lanes) += sum[r][b];
+        for (int b = 0; b < B; ++b) {
+            T* to = sums + (r * weights + b) * M::lanes;
+            load<T, M::bytes>(value, to);
+            store<T, M::bytes>(to, value + sum[r][b]);
+        }
 }
 
 template <typename M, int R, typename T = typename M::Scalar>
@@ -289,6 +282,8 @@ LAYERBENCH_INLINE void weight_grad_rows(const T* grad, const T* source, T* sums,
 #ifdef LAYERBENCH_V4
 LAYERBENCH_GATHER(LAYERBENCH_V4, float, 64, 4, 8)
 LAYERBENCH_GATHER(LAYERBENCH_V4, double, 64, 4, 8)
+#endif
+#ifdef LAYERBENCH_V3
 LAYERBENCH_GATHER(LAYERBENCH_V3, float, 32, 3, 4)
 LAYERBENCH_GATHER(LAYERBENCH_V3, double, 32, 3, 4)
 #endif
