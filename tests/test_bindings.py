@@ -32,6 +32,62 @@ def bound(request: pytest.FixtureRequest) -> Any:
     return getattr(torch.ops, request.param)
 
 
+def conjugate_and_negated() -> list[Tensor]:
+    x = torch.randn(3, 5, dtype=torch.complex64)
+    return [x.conj(), x.imag.neg(), x.conj().imag]  # the last is negated only when it is read
+
+
+@pytest.mark.parametrize("x", conjugate_and_negated(), ids=["conjugate", "negated", "negated when read"])
+def test_what_is_conjugated_or_negated_only_when_it_is_read_moves_as_what_it_stands_for(bound: Any, x: Tensor) -> None:
+    assert torch.equal(bound.shift(x, 2)[:, 2:], x[:, :-2].resolve_conj().resolve_neg())
+
+
+def test_a_chain_of_many_nodes_is_walked_and_freed_without_recursion() -> None:
+    ops.load()
+    x = y = torch.ones(3, requires_grad=True)
+    for _ in range(100_000):
+        y = torch.ops.layerbench.shift(y, 0)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.eq(1).all()
+
+
+def test_a_sparse_tensor_is_refused_by_name(bound: Any) -> None:
+    with pytest.raises((NotImplementedError, RuntimeError), match="SparseCPU"):
+        bound.shift(torch.eye(3).to_sparse(), 1)
+
+
+@pytest.mark.gpu
+def test_a_slow_producer_on_a_side_stream_is_waited_for(bound: Any, pybind: Any) -> None:
+    x, image = torch.zeros(1 << 20, device="cuda"), torch.zeros(1, 1, 64, 64, device="cuda")
+    weight = torch.ones(1, 1, 9, device="cuda")
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x.add_(1)
+        image.add_(1)
+        moved = bound.shift(x, 1), pybind.shift(x, 1)
+        added = bound.vecadd(x, x), pybind.vecadd(x, x)
+        out = bound.unfold_conv2d(image, weight, None, 3)
+    stream.synchronize()
+    assert all(t[1:].eq(1).all() for t in moved)
+    assert all(t.eq(2).all() for t in added)
+    assert out.eq(9).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")
+def test_another_device_than_the_current_one_is_used_where_the_tensors_are(bound: Any, pybind: Any) -> None:
+    x, w, b = conv_inputs("cuda:1")
+    assert torch.cuda.current_device() == 0
+    for out in (bound.unfold_conv2d(x, w, b, *WINDOW), bound.shift(x, 1), pybind.shift(x, 1), pybind.vecadd(x, x)):
+        assert out.device == torch.device("cuda:1")
+    assert torch.equal(bound.vecadd(x, x), 2 * x)
+    bound.unfold_conv2d(x, w, b, *WINDOW).sum().backward()
+    assert torch.cuda.current_device() == 0
+
+
 @pytest.fixture(scope="module")
 def pybind() -> Any:
     from ext import pybind

@@ -56,6 +56,8 @@ struct IntArrayRef : torch::headeronly::IntHeaderOnlyArrayRef {
     IntArrayRef(const Base& base) : Base(base) {}
 };
 
+inline bool operator==(IntArrayRef a, IntArrayRef b) { return a.equals(b); }
+
 inline std::ostream& operator<<(std::ostream& out, IntArrayRef values) {
     const char* separator = "[";
     for (int64_t value : values) out << std::exchange(separator, ", ") << value;
@@ -107,7 +109,7 @@ inline Tensor empty(IntArrayRef sizes, const Options& options) {
     for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(sizes[i], 1)) strides[i] = stride;
     const auto code = [](auto value) { return stable::detail::to<int32_t>(stable::detail::from(value)); };
     AtenTensorHandle made = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(),
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(int64_t(sizes.size()), sizes.data(), strides.data(),
                                                            code(options.type), code(options.device.type()),
                                                            options.device.index(), &made));
     return stable::Tensor(made);
@@ -122,7 +124,7 @@ inline Tensor zeros(IntArrayRef sizes, const Options& options) {
 template <typename... Arguments>
 Tensor call(const char* name, const char* overload, const Arguments&... arguments) {
     std::array stack{stable::detail::from(arguments)...};
-    STABLE_TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
+    TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION));
     return stable::detail::to<stable::Tensor>(stack[0]);
 }
 
@@ -145,7 +147,7 @@ void col2im_out(const stable::Tensor& image, const stable::Tensor& columns, IntA
 #endif
 
 inline void mm_out(const Tensor& out, const Tensor& a, const Tensor& b) {
-    STABLE_TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, mm_out)(out.get(), a.get(), b.get()));
+    TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, mm_out)(out.get(), a.get(), b.get()));
 }
 
 inline Tensor mm(const Tensor& a, const Tensor& b) {
@@ -155,7 +157,7 @@ inline Tensor mm(const Tensor& a, const Tensor& b) {
 }
 
 inline void addmm_out(const Tensor& out, const Tensor& sum, const Tensor& a, const Tensor& b) {
-    STABLE_TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, addmm_out)(out.get(), sum.get(), a.get(), b.get(), 1, 1));
+    TORCH_ERROR_CODE_CHECK(LAYERBENCH_OF_DEVICE(out, addmm_out)(out.get(), sum.get(), a.get(), b.get(), 1, 1));
 }
 
 }  // namespace at
@@ -213,7 +215,7 @@ struct CUDAGuard : torch::stable::accelerator::DeviceGuard {
 // Of the current device, which a CUDAGuard has set.
 inline cudaStream_t getCurrentCUDAStream() {
     void* stream = nullptr;
-    STABLE_TORCH_ERROR_CODE_CHECK(
+    TORCH_ERROR_CODE_CHECK(
         aoti_torch_get_current_cuda_stream(torch::stable::accelerator::getCurrentDeviceIndex(), &stream));
     return static_cast<cudaStream_t>(stream);
 }
