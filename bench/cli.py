@@ -6,7 +6,6 @@ import json
 import sys
 import tempfile
 import traceback
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,8 +21,6 @@ from bench.model import Run, Status, Suite, UserError, load_run
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
 if TYPE_CHECKING:
     from bench.gate import Exit
-    from bench.portability import Tools
-    from bench.progress import TimeBar
 
 EXIT_CODES = """Exit codes: 0 fine; 1 a regression, or a case incorrect or failed that the suite does not expect to be;
 2 usage or configuration; 3 inconclusive; 4 not comparable; 70 internal error; 130 interrupted, results saved."""
@@ -176,8 +173,8 @@ def portability(
     """Try where each variant of a layer can go: saved, loaded in Python and in C++, trained there, moved."""
     import layers
     from bench import portability as table
-    from bench.formats import files, html
     from bench.formats import portability as shown
+    from bench.formats import write_portability
     from bench.machine import cpus
     from bench.progress import TimeBar
     from layers.variants import VARIANTS
@@ -187,33 +184,14 @@ def portability(
     except LookupError as error:
         raise UserError(str(error), remedy="layerbench list layers, or path.py:NAME") from None
     with TimeBar(out) as bar:
-        tools = _tools(bar)
-        rows = table.planned(chosen, tuple(VARIANTS))
-        report = table.survey(rows, tools, jobs=cpus(), progress=bar.show)
-    out.print(shown.render(report))
+        tools = table.tools(lambda line: bar.show(line, 0.0))
+        result = table.survey(table.planned(chosen, tuple(VARIANTS)), tools, jobs=cpus(), progress=bar.show)
+    out.print(shown.render(result))
     if folder:
-        pages = {"json": msgspec.json.format(msgspec.json.encode(report)), "md": shown.markdown(report).encode()}
-        pages["html"] = html.page("portability_page", portability=shown.tables(report)).encode()
         try:
-            for suffix, content in pages.items():
-                files.replace_file(folder / f"portability.{suffix}", content)
+            write_portability(result, folder)
         except OSError as error:
             raise UserError(f"cannot write: {error.strerror}", place=str(folder)) from None
-
-
-def _tools(bar: TimeBar) -> Tools:
-    """The C++ program and the operator libraries; what cannot be built is left out."""
-    from bench.portability import Tools
-    from ext import build, cmake
-
-    libraries = {}
-    for variant, which in {"custom_op": build.OPS, "stable_abi": build.STABLE}.items():
-        with suppress(build.BuildError):  # making the variant will say why
-            libraries[variant] = build.build(lambda line: bar.show(line, 0.0), which)
-    try:
-        return Tools(cmake.make(cmake.RUNNER, lambda line: bar.show(line, 0.0)), "", libraries)
-    except build.BuildError as error:
-        return Tools(None, f"the C++ program cannot be built: {error.reason}", libraries)
 
 
 @app.command()

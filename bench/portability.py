@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
@@ -81,6 +82,20 @@ class Tools:
     runner: Path | None
     reason: str = ""
     libraries: Mapping[str, Path] = field(default_factory=dict)
+
+
+def tools(progress: Callable[[str], None]) -> Tools:
+    """Build the C++ program and the operators' libraries; what cannot be built is left out."""
+    from ext import build, cmake
+
+    libraries = {}
+    for variant, which in {"custom_op": build.OPS, "stable_abi": build.STABLE}.items():
+        with suppress(build.BuildError):
+            libraries[variant] = build.build(progress, which)
+    try:
+        return Tools(cmake.make(cmake.RUNNER, progress), "", libraries)
+    except build.BuildError as error:
+        return Tools(None, f"the C++ program cannot be built: {error.reason}", libraries)
 
 
 def planned(layers: Mapping[str, LayerLike], variants: Sequence[str]) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -168,9 +169,9 @@ def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     told = [line for line in lines if "Error: " in line]  # under a TorchScript traceback
     if "TorchScript" in lines[0] and told:
-        return told[-1][:300]
+        return textwrap.shorten(told[-1], 200, placeholder=" …")
     plain = type(error).__name__ in ("Wrong", "Unavailable")
-    return lines[0][:300] if plain else f"{type(error).__name__}: {lines[0]}"[:300]
+    return textwrap.shorten(lines[0] if plain else f"{type(error).__name__}: {lines[0]}", 200, placeholder=" …")
 
 
 def _hush() -> None:

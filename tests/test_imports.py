@@ -67,7 +67,7 @@ TABLE: dict[str, set[str]] = {
         *("bench.task", "bench.timers", "bench.units", "layers", "torch"),
     },
     "bench.selftest": {"bench.findings", "bench.model", "bench.noise", "bench.workers"},
-    "bench.formats": {"bench.formats", "bench.model", "bench.portability"},
+    "bench.formats": {"bench.formats", "bench.model", "bench.portability", "msgspec"},
     "bench.formats.*": {
         *("bench.formats", "bench.model", "bench.portability", "bench.rows", "bench.stats", "bench.table"),
         "bench.units",
@@ -90,6 +90,7 @@ LAZY: dict[str, set[str]] = {
     "bench.environment": {"ext", "torch"},
     "bench.cli": {"ext", "layers", "torch"},
     "bench.hold": {"ext"},
+    "bench.portability": {"ext"},
     "bench.timers": {"bench.timers_cuda", "bench.timers_cupti"},
     "layers.*": {"ext"},
     "ext.build": {"torch"},

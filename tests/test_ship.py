@@ -327,6 +327,20 @@ def test_an_aotinductor_package_is_a_variant_of_inference_alone(
     )
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_the_cpp_program_is_checked_and_timed_with_the_device_waited_for(
+    execute: Callable[..., dict[str, Any]],
+) -> None:
+    directions, names = ["inference", "backward", "forward_backward"], ["eager", "script_cpp", "aoti_cpp"]
+    found = execute("unfold_conv2d", device="cuda", direction=directions, variant=names, size=64, out_channels=2)
+    for direction in directions:
+        eager, cpp = found[f"eager {direction}"], found[f"script_cpp {direction}"]
+        assert cpp.status is Status.OK, cpp.reason
+        assert min(cpp.metric("latency").lows) > min(eager.metric("device").lows) / 2
+        assert cpp.metric("device") is None
+    assert found["aoti_cpp inference"].status is Status.OK, found["aoti_cpp inference"].reason
+
+
 def test_a_layer_that_cannot_be_exported_is_skipped_with_the_reason(runner: Path) -> None:
     with pytest.raises(layers.Unavailable, match=r"^torch.export: Could not guard on data-dependent"):
         make("sign_gate", "aoti_cpp", n=4, m=4)

@@ -6,9 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.formats import csv, html, markdown
+import msgspec
+
+from bench.formats import csv, html, markdown, portability
 from bench.formats.files import replace_file
 from bench.model import Run
+from bench.portability import FILE as PORTABILITY
+from bench.portability import Report
 from bench.portability import load as load_portability
 
 FORMATS: dict[str, Callable[[Run, Sequence[Path]], str]] = {
@@ -32,3 +36,15 @@ def write_report(run: Run, folder: Path) -> list[Path]:
     for name, path in zip(FORMATS, documents, strict=True):
         replace_file(path, formats[name](run, pictures).encode())
     return documents + pictures
+
+
+def write_portability(report: Report, folder: Path) -> list[Path]:
+    """Write a portability table as JSON, which a run's report then shows, as Markdown and as HTML. Raises OSError."""
+    pages = {
+        folder / PORTABILITY: msgspec.json.format(msgspec.json.encode(report)),
+        folder / "portability.md": portability.markdown(report).encode(),
+        folder / "portability.html": html.page("portability_page", portability=portability.tables(report)).encode(),
+    }
+    for path, content in pages.items():
+        replace_file(path, content)
+    return list(pages)
