@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ext import build, ops
 
 ROOT = Path(__file__).resolve().parent.parent
-SANITIZED = ("-std=c++17", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZED = ("-std=c++17", "-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
