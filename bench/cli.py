@@ -164,6 +164,37 @@ def build() -> None:
 
 
 @app.command()
+def portability(
+    names: Annotated[list[str] | None, typer.Argument(help="Layers; the built-in ones when left out")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Write portability.json, .md and .html there; a run's report shows it")
+    ] = None,
+) -> None:
+    """Try where each variant of a layer can go: saved, loaded in Python and in C++, trained there, moved."""
+    import layers
+    from bench import portability as table
+    from bench.formats import portability as shown
+    from bench.formats import write_portability
+    from bench.machine import cpus
+    from bench.progress import TimeBar
+    from layers.variants import VARIANTS
+
+    try:
+        chosen = {name: layers.load(name) for name in names or layers.BUILTIN}
+    except LookupError as error:
+        raise UserError(str(error), remedy="layerbench list layers, or path.py:NAME") from None
+    with TimeBar(out) as bar:
+        tools = table.tools(lambda line: bar.show(line, 0.0))
+        result = table.survey(table.planned(chosen, tuple(VARIANTS)), tools, jobs=cpus(), progress=bar.show)
+    out.print(shown.render(result))
+    if folder:
+        try:
+            write_portability(result, folder)
+        except OSError as error:
+            raise UserError(f"cannot write: {error.strerror}", place=str(folder)) from None
+
+
+@app.command()
 def doctor(
     self_test: Annotated[bool, typer.Option(help="Also test clocks, and this machine's own noise")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Test for 20 s instead of 75: less sure of the noise")] = False,

@@ -57,7 +57,7 @@ class Workers:
         except (EOFError, ConnectionError):
             process.join(5)
             exitcode = self._stop(name)
-            raise WorkerDied(f"its worker {_death(exitcode)}{self._last_words()}") from None
+            raise WorkerDied(f"its worker {death(exitcode)}{self._last_words()}") from None
         self._stop(name)
         raise WorkerDied(f"no answer within {timeout:g} s, so its worker was stopped")
 
@@ -91,7 +91,8 @@ def _enter(connection: Connection, log: str, allocator: str) -> None:
     importlib.import_module("bench.worker").serve(connection, log, allocator)
 
 
-def _death(exitcode: int | None) -> str:
+def death(exitcode: int | None) -> str:
+    """How a process ended, in words: "crashed (SIGSEGV)"."""
     if exitcode == -signal.SIGKILL:
         return "was killed (SIGKILL): out of memory, most likely"
     if exitcode is not None and exitcode < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,14 @@ class Program:
     and run each `window` in the program, where no Python takes part. Not for several threads.
     """
 
-    def __init__(self, model: Path, device: torch.device, libraries: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        model: Path,
+        device: torch.device,
+        parameters: Mapping[str, Tensor] | None = None,
+        libraries: Sequence[Path] = (),
+    ) -> None:
+        """`parameters` are those whose gradients calling it brings back. Raises Unavailable and RuntimeError."""
         options = ["--serve", "--device", str(device), "--threads", str(torch.get_num_threads())]
         for library in libraries:
             options += ["--library", str(library)]
@@ -42,13 +49,12 @@ class Program:
         self.held: Sequence[Tensor] = ()  # what was set last
         self.page_faults = 0  # of the program, up to its last answer
         self.trains: bool = self._answer()["trains"]
-        self.names: tuple[str, ...] = ()  # of the parameters whose gradients calling it brings back
-        self.parameters: tuple[Tensor, ...] = ()
+        self.parameters = dict(parameters or {})
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and self.trains):
             return self.run("inference", inputs)[0]
-        output: Tensor = _Run.apply(self, len(inputs), *inputs, *self.parameters)  # type: ignore[no-untyped-call]
+        output: Tensor = _Run.apply(self, len(inputs), *inputs, *self.parameters.values())  # type: ignore[no-untyped-call]
         return output
 
     def run(
@@ -131,7 +137,7 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         program: Program = ctx.program
         _, gradients = program.run("backward", ctx.saved_tensors, grads[0])
-        names = [f"input {number}" for number in range(ctx.count)] + list(program.names)
+        names = [f"input {number}" for number in range(ctx.count)] + list(program.parameters)
         return None, None, *map(gradients.get, names)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,15 +26,10 @@ def package(module: nn.Module, inputs: Inputs, path: Path) -> None:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(path))
 
 
-def program(
-    save: Callable[[Path], None], suffix: str, module: nn.Module, inputs: Inputs, libraries: Sequence[Path] = ()
-) -> Program:
+def program(save: Callable[[Path], None], suffix: str, module: nn.Module, inputs: Inputs) -> Program:
     """What `save` writes, loaded by the C++ program, with the gradients that `module` has."""
+    parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     with tempfile.TemporaryDirectory(prefix="layerbench-") as folder:
         path = Path(folder) / f"model{suffix}"
         save(path)
-        running = Program(path, inputs[0].device, libraries)  # has read it whole once it answers
-    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-    running.names = tuple(name for name, _ in named)
-    running.parameters = tuple(parameter for _, parameter in named)
-    return running
+        return Program(path, inputs[0].device, parameters)  # has read it whole once it answers

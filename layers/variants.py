@@ -79,7 +79,8 @@ def trace(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Input
 @variant
 def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:  # noqa: A001
     """The eager module through torch.compile; its first call compiles."""
-    _require_compiler(inputs[0].device)
+    if inputs[0].device.type == "cpu":
+        _require_compiler("torch.compile on the CPU")
     # What earlier cases compiled counts against the recompile limit, beyond which dynamo silently runs eagerly.
     torch._dynamo.reset()
     compiled: Call = torch.compile(module)
@@ -96,7 +97,7 @@ def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: 
 @variant
 def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module compiled by AOTInductor, in a C++ program, without Python."""
-    _require_compiler(inputs[0].device)
+    _require_compiler("AOTInductor")
     return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
 
 
@@ -228,10 +229,10 @@ def _require_torchscript() -> None:
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
 
 
-def _require_compiler(device: torch.device) -> None:
+def _require_compiler(who: str) -> None:
     compiler = os.environ.get("CXX") or "g++"
-    if device.type == "cpu" and shutil.which(shlex.split(compiler)[0]) is None:
-        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and torch.compile on the CPU needs one")
+    if shutil.which(shlex.split(compiler)[0]) is None:
+        raise Unavailable(f"no C++ compiler: {compiler} is not on PATH, and {who} needs one")
 
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:

@@ -145,7 +145,7 @@ def test_a_missing_build_tool_is_a_build_error_that_names_it(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAYERBENCH_CACHE", str(tmp_path))
-    monkeypatch.setattr(cmake.shutil, "which", lambda name, path=None: None if name == tool else f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name, path=None: None if name == tool else f"/bin/{name}")
     with pytest.raises(build.BuildError, match=f"^{tool} not found$"):
         cmake.make(cmake.RUNNER)
     with pytest.raises(layers.Unavailable, match=f"the C\\+\\+ program cannot be built: {tool} not found"):
@@ -192,8 +192,8 @@ def test_a_loaded_module_trains_in_cpp_with_pythons_gradients(
     runner: Path, library: Path, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     made: Made = request.getfixturevalue(name)
-    arguments = ["model.pt", "--inputs", "inputs.pt", "--backward", "--out", "out.pt", "--library", library]
-    done = run(runner, tmp_path, *arguments)
+    options = ["--inputs", "inputs.pt", "--backward", "--out", "out.pt"]
+    done = run(runner, tmp_path, "model.pt", *options, "--library", library)
     assert done.returncode == 0, done.stderr
     inputs = [x.requires_grad_() for x in made.inputs]
     made.call(*inputs).mean().backward()
@@ -325,6 +325,20 @@ def test_an_aotinductor_package_is_a_variant_of_inference_alone(
         Status.SKIPPED,
         "AOTInductor compiles inference only: its output has no graph",
     )
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_cpp_program_is_checked_and_timed_with_the_device_waited_for(
+    execute: Callable[..., dict[str, Any]],
+) -> None:
+    directions, names = ["inference", "backward", "forward_backward"], ["eager", "script_cpp", "aoti_cpp"]
+    found = execute("unfold_conv2d", device="cuda", direction=directions, variant=names, size=64, out_channels=2)
+    for direction in directions:
+        eager, cpp = found[f"eager {direction}"], found[f"script_cpp {direction}"]
+        assert cpp.status is Status.OK, cpp.reason
+        assert min(cpp.metric("latency").lows) > min(eager.metric("device").lows) / 2
+        assert cpp.metric("device") is None
+    assert found["aoti_cpp inference"].status is Status.OK, found["aoti_cpp inference"].reason
 
 
 def test_a_layer_that_cannot_be_exported_is_skipped_with_the_reason(runner: Path) -> None:

@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*<>|~#$&]|(?<!\w)_|_(?!\w)|\](?=[(\[:]))")
 def render(run: Run, plots: Sequence[Path] = ()) -> str:
     """The whole page. Pictures are linked by their folder and name; of one in several formats, the PNG."""
     laid_out = view(run)
-    lines = [f"# {_escape(run.header.suite.name)}", "", _escape(headline(run, laid_out)), "", _escape(machine(run)), ""]
+    lines = [f"# {escape(run.header.suite.name)}", "", escape(headline(run, laid_out)), "", escape(machine(run)), ""]
     lines += _list("**Mind:** ", cautions(run, laid_out))
     for layer in laid_out.layers:
         lines += _layer(layer)
@@ -30,13 +30,13 @@ def render(run: Run, plots: Sequence[Path] = ()) -> str:
     notes = [f"{note} ({_whose(ids, len(laid_out.rows))})" for note, ids in laid_out.notes.items()]
     lines += ["## Notes", "", *_list("", notes)] if notes else []
     lines += ["## Words", ""]
-    lines += [f"- **{_escape(word)}**: {_escape(meaning)}" for word, meaning in legend(run, laid_out)]
+    lines += [f"- **{escape(word)}**: {escape(meaning)}" for word, meaning in legend(run, laid_out)]
     lines += ["", "## Environment", "", *_facts(run.header.environment, 0), ""]
     return "\n".join(lines)
 
 
 def _layer(layer: LayerView) -> Iterator[str]:
-    yield from (f"## {_escape(layer.layer)}", "", _escape(layer.facts), "")
+    yield from (f"## {escape(layer.layer)}", "", escape(layer.facts), "")
     for block in layer.blocks:
         yield from _block(block, columns(block.rows))
     yield from _list("", layer.absent)
@@ -44,12 +44,12 @@ def _layer(layer: LayerView) -> Iterator[str]:
 
 def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
     if block.title:
-        yield from (f"### {_escape(block.title)}", "")
-    yield _line(["variant", *(column.title for column in shown)])
-    yield _line([":---", *("---:" for _ in shown)])
+        yield from (f"### {escape(block.title)}", "")
+    yield line(["variant", *(column.title for column in shown)])
+    yield line([":---", *("---:" for _ in shown)])
     for row in block.rows:
         cells = [_cell(column, row) for column in shown]
-        yield _line([_escape(row.label) + _marks(row.marks), *cells])
+        yield line([escape(row.label) + _marks(row.marks), *cells])
     yield ""
     yield from _list("", [f"{row.label} {remark(row)}" for row in block.rows if remark(row)])
 
@@ -57,10 +57,11 @@ def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
 def _cell(column: Column, row: Row) -> str:
     word = column.word(row) if column.word else ""
     emphasis = "" if word in ("", "baseline", "same") else "**"
-    return f"{_escape(column.cell(row))} {emphasis}{word}{emphasis}".strip()
+    return f"{escape(column.cell(row))} {emphasis}{word}{emphasis}".strip()
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A table's line."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -69,13 +70,13 @@ def _marks(numbers: Sequence[int]) -> str:
 
 
 def _list(prefix: str, texts: Sequence[str]) -> list[str]:
-    return [*(f"- {prefix}{_escape(text)}" for text in texts), *([""] if texts else [])]
+    return [*(f"- {prefix}{escape(text)}" for text in texts), *([""] if texts else [])]
 
 
 def _numbered(title: str, texts: Sequence[str]) -> list[str]:
     if not texts:
         return []
-    return [f"## {title}", "", *(f"{n}. {_escape(text)}" for n, text in enumerate(texts, start=1)), ""]
+    return [f"## {title}", "", *(f"{n}. {escape(text)}" for n, text in enumerate(texts, start=1)), ""]
 
 
 def _whose(ids: Sequence[str], everyone: int) -> str:
@@ -89,11 +90,12 @@ def _facts(value: Mapping[str, Any], depth: int) -> Iterator[str]:
         if isinstance(inner, list | tuple) and any(isinstance(one, dict) for one in inner):
             inner = {str(number): one for number, one in enumerate(inner)}
         if inner and isinstance(inner, dict):
-            yield f"{indent}- {_escape(str(name))}"
+            yield f"{indent}- {escape(str(name))}"
             yield from _facts(inner, depth + 1)
         else:
-            yield f"{indent}- {_escape(str(name))}: {_escape(fact(inner))}"
+            yield f"{indent}- {escape(str(name))}: {escape(fact(inner))}"
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """One line in which nothing is markup."""
     return _SPECIAL.sub(r"\\\1", one_line(text))

@@ -18,7 +18,7 @@ it, and prints one line of JSON.
   --inputs FILE        input tensors: a tensor, or a list of them, saved by torch.save
   --shape 1x3x64x64    random normal input of that shape instead; repeat it for every input
   --dtype float32      of random inputs: float32, float64, float16, bfloat16, int64
-  --seed 0             of random inputs
+  --seed 0             of random inputs: those of torch.randn after torch.manual_seed
   --expect FILE        tensor saved by torch.save that the output must equal
   --tolerance 5e-5     largest relative error that passes (Frobenius norm)
   --backward           time forward, mean() and backward; report the gradients too
@@ -29,6 +29,7 @@ it, and prints one line of JSON.
   --allocator warm     warm: freed pages are kept, so that no call pays for new ones; default: as it comes
   --out FILE           save {"output": ..., "gradients": ..., "inputs": ...} for torch.load
   --serve              answer commands on standard input; see serve.h
+  --help               show this
 
 Times are seconds a call. A turn is five windows of about 4 ms, the inputs somewhere else in memory for each, and its
 lowest window counts; median and 95 % interval are over turns.
