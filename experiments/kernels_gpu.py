@@ -1,8 +1,8 @@
 """How fast are the native CUDA operators beside torch's own?  python -m experiments.kernels_gpu
 
 Device time by events behind a hold, ours and torch in turns, and of each the lowest of its windows. `ratio` is torch's
-time over ours; errors are relative to float64. Convolutions: the article's, and ResNet's shapes in three dtypes, TF32 off,
-against cuDNN. shift and vecadd: against a copy on the device, and within a CUDA graph, where no launch can hide.
+time over ours; errors are relative to float64. Convolutions: the article's, and ResNet's shapes in three dtypes, TF32
+off, against cuDNN. shift and vecadd: against a copy on the device, and within a CUDA graph, where no launch can hide.
 """
 
 from __future__ import annotations

@@ -179,17 +179,17 @@ def test_unfold_conv2d(device: str) -> None:
         data: st.DataObject,
         seed: torch.Generator,
     ) -> None:
-        (batch, channels, filters), (size, kernel, *rest) = counts, window
+        (batch, channels, filters), (size, kernel, stride, padding, dilation) = counts, window
         shapes = [(batch, channels, *size), (filters, channels, kernel[0] * kernel[1]), (filters,)][: 2 + bias]
         looked = [data.draw(looks(len(s)), str(s)).draw(s, dtype, device, seed, 1) for s in shapes]
         inputs = [x if data.draw(st.booleans()) else x.contiguous() for x in looked]
 
         def ours(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-            out: Tensor = torch.ops.layerbench.unfold_conv2d(x, weight, bias, kernel, *rest)
+            out: Tensor = torch.ops.layerbench.unfold_conv2d(x, weight, bias, kernel, stride, padding, dilation)
             return out
 
         def right(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-            return F.conv2d(x, weight.reshape(filters, channels, *kernel), bias, *rest)
+            return F.conv2d(x, weight.reshape(filters, channels, *kernel), bias, stride, padding, dilation)
 
         out, grad, got = gradients(ours, inputs, data.draw(looks(4), "grad"), seed)
         leaves = [x.detach().double().requires_grad_() for x in inputs]
