@@ -22,14 +22,15 @@ from bench.model import Case, Metric, Policy
 from bench.session import Session
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "experiments"
-ALONE = 1.5  # busy CPUs, our own one included, above which a measurement is taken again
+OTHERS = 0.5  # busy CPUs beside our own above which a measurement is taken again
 T = TypeVar("T")
 
 
 class Quiet:
     """Takes measurements while nobody else keeps this machine's CPUs busy, and records how well that went."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: int = 1) -> None:
+        self.most = own + OTHERS  # busy CPUs, our `own` included
         self.load, self.repeated, self.busy = os.getloadavg()[0], 0, list[float]()
 
     def take(self, measure: Callable[[], T], tries: int = 3) -> T:
@@ -39,7 +40,7 @@ class Quiet:
             jiffies, start = busy_jiffies(), time.monotonic()
             result = measure()
             busy = (busy_jiffies() - jiffies) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - start)
-            if busy <= ALONE:
+            if busy <= self.most:
                 break
             self.repeated += attempt + 1 < tries
         self.busy.append(busy)
@@ -52,7 +53,7 @@ class Quiet:
             "load average after": os.getloadavg()[0],
             "measurements": len(self.busy),
             "taken again": self.repeated,
-            "disturbed all the same": sum(busy > ALONE for busy in self.busy),
+            "disturbed all the same": sum(busy > self.most for busy in self.busy),
             "busy CPUs, median": statistics.median(self.busy),
         }
 

@@ -100,8 +100,8 @@ at::Tensor cpu_conv(const at::Tensor& input, const at::Tensor& weight, const std
     const Conv c = check_forward(input, weight, bias, w);
     const at::Tensor in = widened(input, c), we = widened(weight, c);
     const auto b = bias ? std::optional(widened(*bias, c)) : std::nullopt;
-    const at::Tensor out = prefers_gemm(c, Pass::forward) ? gemm_conv(c, in, we, b, w) : gather(c, c.forward, in, we, b);
-    return out.to(input.scalar_type());
+    const bool gemm = prefers_gemm(c, Pass::forward);
+    return (gemm ? gemm_conv(c, in, we, b, w) : gather(c, c.forward, in, we, b)).to(input.scalar_type());
 }
 
 at::Tensor cpu_grad_input(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
@@ -110,8 +110,8 @@ at::Tensor cpu_grad_input(const at::Tensor& grad, const at::Tensor& input, const
     const Window w{kernel_size, stride, padding, dilation};
     const Conv c = check_grad_input(grad, input, weight, w);
     const at::Tensor gr = widened(grad, c), we = widened(weight, c);
-    const at::Tensor out =
-        prefers_gemm(c, Pass::grad_input) ? gemm_grad_input(c, gr, we, w) : gather(c, c.inverse, gr, we, std::nullopt);
+    const bool gemm = prefers_gemm(c, Pass::grad_input);
+    const at::Tensor out = gemm ? gemm_grad_input(c, gr, we, w) : gather(c, c.inverse, gr, we, std::nullopt);
     return out.to(input.scalar_type());
 }
 
@@ -120,8 +120,8 @@ at::Tensor cpu_grad_weight(const at::Tensor& grad, const at::Tensor& input, at::
     const Window w{kernel_size, stride, padding, dilation};
     const Conv c = check_grad_weight(grad, input, w);
     const at::Tensor gr = widened(grad, c), in = widened(input, c);
-    const at::Tensor out = prefers_gemm(c, Pass::grad_weight) ? gemm_grad_weight(c, gr, in, w) : weight_grad(c, gr, in);
-    return out.to(input.scalar_type());
+    const bool gemm = prefers_gemm(c, Pass::grad_weight);
+    return (gemm ? gemm_grad_weight(c, gr, in, w) : weight_grad(c, gr, in)).to(input.scalar_type());
 }
 
 }  // namespace

@@ -4,23 +4,32 @@
 #include <cstdint>
 #include <cstring>
 
-// One library for every x86-64 machine: the loader picks the version, and valgrind gets one without AVX-512. Older
-// compilers lack the architecture levels; their "fma" brings 256-bit floats too.
-#if !defined(__x86_64__) || !defined(__linux__)
+// One library for every x86-64 machine: the loader picks the version, and valgrind gets one without AVX-512. A function
+// is written for all of them (LAYERBENCH_CLONES) or once for each (V4, V3 where defined, V1). LAYERBENCH_LEVEL limits
+// them, so that tests reach every version on one machine. Older compilers lack the architecture levels.
+#ifndef LAYERBENCH_LEVEL
+#define LAYERBENCH_LEVEL 4
+#endif
+
+#if !defined(__x86_64__) || !defined(__linux__) || LAYERBENCH_LEVEL == 1
 #define LAYERBENCH_CLONES
 #define LAYERBENCH_V1
 #else
 #if defined(__clang__) || __GNUC__ >= 12
-#define LAYERBENCH_LEVELS "arch=x86-64-v4", "arch=x86-64-v3"
-#define LAYERBENCH_V4 __attribute__((target("arch=x86-64-v4")))
-#define LAYERBENCH_V3 __attribute__((target("arch=x86-64-v3")))
+#define LAYERBENCH_AVX512 "arch=x86-64-v4"
+#define LAYERBENCH_AVX2 "arch=x86-64-v3"
 #else
-#define LAYERBENCH_LEVELS "avx512f", "fma"
-#define LAYERBENCH_V4 __attribute__((target("avx512f")))
-#define LAYERBENCH_V3 __attribute__((target("fma")))
+#define LAYERBENCH_AVX512 "avx512f"
+#define LAYERBENCH_AVX2 "fma"
 #endif
+#if LAYERBENCH_LEVEL == 4
+#define LAYERBENCH_V4 __attribute__((target(LAYERBENCH_AVX512)))
+#define LAYERBENCH_CLONES __attribute__((target_clones(LAYERBENCH_AVX512, LAYERBENCH_AVX2, "default")))
+#else
+#define LAYERBENCH_CLONES __attribute__((target_clones(LAYERBENCH_AVX2, "default")))
+#endif
+#define LAYERBENCH_V3 __attribute__((target(LAYERBENCH_AVX2)))
 #define LAYERBENCH_V1 __attribute__((target("default")))
-#define LAYERBENCH_CLONES __attribute__((target_clones(LAYERBENCH_LEVELS, "default")))
 #endif
 
 // Clones cannot be templates. So the work is a template that must be inlined into a plain cloned function.
@@ -34,6 +43,28 @@ LAYERBENCH_INLINE To bits(From from) {
     To to;
     std::memcpy(&to, &from, sizeof(to));
     return to;
+}
+
+// Vectors of B bytes at any address. (A template argument would lose the alignment: hence the struct.)
+template <typename T, int B>
+struct Vectors {
+    typedef T Type __attribute__((vector_size(B), aligned(alignof(T)), may_alias));
+};
+
+// Into a register for good: GCC would rather load again for each of up to three uses, though most of these loads cross
+// a cache line, and make a loop of loads and stores a memcpy.
+template <typename T, int B>
+LAYERBENCH_INLINE void load(typename Vectors<T, B>::Type& vector, const T* from) {
+    typename Vectors<T, B>::Type loaded = *reinterpret_cast<const typename Vectors<T, B>::Type*>(from);
+#ifdef __x86_64__
+    asm("" : "+x"(loaded));
+#endif
+    vector = loaded;
+}
+
+template <typename T, int B>
+LAYERBENCH_INLINE void store(T* to, const typename Vectors<T, B>::Type& vector) {
+    *reinterpret_cast<typename Vectors<T, B>::Type*>(to) = vector;
 }
 
 struct BFloat16 {

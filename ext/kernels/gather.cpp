@@ -1,11 +1,11 @@
 // Convolutions whose sums stay in registers: see docs/kernels.md for the floor and for what was tried.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "cpu.h"
 #include "kernels.h"
+#include "patches.h"
 
 namespace layerbench {
 namespace {
@@ -19,108 +19,9 @@ constexpr int64_t kBlocks = 8;  // blocks of columns that share one list of line
 template <typename T, int B, int V, int F>
 struct Machine {
     using Scalar = T;
-    typedef T Vector __attribute__((vector_size(B), aligned(alignof(T)), may_alias));
-    static constexpr int vectors = V, filters = F;
+    using Vector = typename Vectors<T, B>::Type;
+    static constexpr int bytes = B, vectors = V, filters = F;
     static constexpr int64_t lanes = B / sizeof(T), columns = V * lanes, tile = kBlocks * columns;
-};
-
-template <typename M>
-LAYERBENCH_INLINE typename M::Vector& at(typename M::Scalar* to) {
-    return *reinterpret_cast<typename M::Vector*>(to);
-}
-
-// Into a register for good: GCC would rather load once for each of up to three uses, and most loads cross a cache line.
-template <typename M>
-LAYERBENCH_INLINE void load(typename M::Vector& vector, const typename M::Scalar* from) {
-    typename M::Vector loaded = *reinterpret_cast<const typename M::Vector*>(from);
-#ifdef __x86_64__
-    asm("" : "+x"(loaded));
-#endif
-    vector = loaded;
-}
-
-inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// The source position behind a destination position and a tap; -1: outside, or between two positions.
-inline int64_t position(const Axis& axis, int64_t dest, int64_t tap) {
-    const int64_t at = dest * axis.mult + axis.origin + tap * axis.step;
-    if (at % axis.div != 0) return -1;
-    return at >= 0 && at / axis.div < axis.source ? at / axis.div : -1;
-}
-
-// The source values behind one tile of a destination row: a line for every channel and tap that reaches the image.
-template <typename T>
-class Patches {
-public:
-    struct Line {
-        const T* values;  // behind the first tap, one for each column; those of the next tap are stride() further
-        int64_t tap;      // the first tap's number among channels * taps
-    };
-
-    Patches(const Gather& g, int64_t lanes, int64_t tile) : g_(g), lanes_(lanes), tile_(tile) {
-        if (g.x.mult == 1 && g.x.div == 1) {
-            const auto [left, right] = std::minmax<int64_t>({0, (g.x.taps - 1) * g.x.step});
-            first_ = std::max<int64_t>(0, -g.x.origin - left);
-            last_ = std::clamp<int64_t>(g.x.source - g.x.origin - right, 0, g.x.dest);
-            // Rather one copied tile than three that are narrow.
-            if (last_ - first_ < std::min(g.x.dest, tile / 4)) first_ = last_ = -1;
-        }
-        copies_.resize(g.channels * g.y.taps * g.x.taps * (last_ < 0 ? tile : lanes));
-        lines_.reserve(g.channels * g.y.taps);
-    }
-
-    // Finds the lines behind the tile at row y and column x, and returns its columns. Where no column needs a zero, at
-    // least a vector is read where it lies; else copies are, with zeros up to a whole vector.
-    int64_t gather(const T* image, int64_t y, int64_t x) {
-        direct_ = x >= first_ && x + lanes_ <= last_;
-        const int64_t end = direct_ ? last_ : x < first_ && first_ + lanes_ <= last_ ? first_ : g_.x.dest;
-        const int64_t columns = std::min(end - x, direct_ || last_ < 0 ? tile_ : lanes_);
-        stride_ = direct_ ? g_.x.step : round_up(columns, lanes_);
-        lines_.clear();
-        T* free = copies_.data();
-        for (int64_t i = 0; i < g_.y.taps; ++i) {
-            const int64_t at = position(g_.y, y, i);
-            if (at < 0) continue;
-            for (int64_t c = 0; c < g_.channels; ++c) {
-                const T* line = image + (c * g_.y.source + at) * g_.x.source;
-                lines_.push_back({direct_ ? line + x + g_.x.origin : free, (c * g_.y.taps + i) * g_.x.taps});
-                if (!direct_) free = copy(line, x, columns, free);
-            }
-        }
-        return columns;
-    }
-
-    bool direct() const { return direct_; }
-    const std::vector<Line>& lines() const { return lines_; }
-    int64_t stride() const { return stride_; }
-
-private:
-    T* copy(const T* line, int64_t x, int64_t columns, T* to) const {
-        const Axis& a = g_.x;
-        for (int64_t j = 0; j < a.taps; ++j, to += stride_) {
-            std::fill(to, to + stride_, T(0));
-            int64_t k = 0, at = x * a.mult + a.origin + j * a.step;
-            if (at < 0) k = std::min(columns, (a.mult - 1 - at) / a.mult);
-            at += k * a.mult;
-            while (k < columns && a.div > 1 && at % a.div != 0) ++k, at += a.mult;
-            at /= a.div;
-            const int64_t count = std::min((columns - k + a.div - 1) / a.div, (a.source - at + a.mult - 1) / a.mult);
-            if (count > 0 && a.div == 1 && a.mult == 1) {
-                std::copy_n(line + at, count, to + k);
-            } else {
-                for (int64_t i = 0; i < count; ++i) to[k + i * a.div] = line[at + i * a.mult];
-            }
-        }
-        return to;
-    }
-
-    const Gather& g_;
-    int64_t lanes_, tile_;
-    int64_t first_ = -1, last_ = -1;  // columns of which no tap needs a zero; none where the columns are not neighbours
-    int64_t stride_ = 0;
-    bool direct_ = false;
-    std::vector<T> copies_;
-    std::vector<Line> lines_;
 };
 
 // The weights of R results from `first` on, as [tap][result].
@@ -147,7 +48,7 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
         for (int64_t j = 0; j < taps; ++j, values += stride, w += R) {
             typename M::Vector value[V];
 #pragma GCC unroll 8
-            for (int v = 0; v < V; ++v) load<M>(value[v], values + v * M::lanes);
+            for (int v = 0; v < V; ++v) load<T, M::bytes>(value[v], values + v * M::lanes);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -159,7 +60,7 @@ LAYERBENCH_INLINE void block(const Patches<T>& patches, int64_t taps, int64_t co
     for (int r = 0; r < R; ++r, dest += plane) {
         T* to = count == V * M::lanes ? dest : part;
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) at<M>(to + v * M::lanes) = sum[r][v];
+        for (int v = 0; v < V; ++v) store<T, M::bytes>(to + v * M::lanes, sum[r][v]);
         if (to == part) std::memcpy(dest, part, count * sizeof(T));
     }
 }
@@ -210,22 +111,26 @@ LAYERBENCH_INLINE void gather_rows(const T* source, const T* weight, const T* bi
 template <typename M, int R, int B, typename T = typename M::Scalar>
 LAYERBENCH_INLINE void dots(const T* const* grad, const T* rows, int64_t stride, int64_t columns, T* sums,
                             int64_t weights) {
-    typename M::Vector sum[R][B] = {};
+    typename M::Vector sum[R][B] = {}, value;
     for (int64_t k = 0; k < columns; k += M::lanes) {
-        typename M::Vector value[B], g;
+        typename M::Vector row[B];
 #pragma GCC unroll 8
-        for (int b = 0; b < B; ++b) load<M>(value[b], rows + b * stride + k);
+        for (int b = 0; b < B; ++b) load<T, M::bytes>(row[b], rows + b * stride + k);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-            load<M>(g, grad[r] + k);
+            load<T, M::bytes>(value, grad[r] + k);
 #pragma GCC unroll 8
-            for (int b = 0; b < B; ++b) sum[r][b] += g * value[b];
+            for (int b = 0; b < B; ++b) sum[r][b] += value * row[b];
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int b = 0; b < B; ++b) at<M>(sums + (r * weights + b) * M::lanes) += sum[r][b];
+        for (int b = 0; b < B; ++b) {
+            T* to = sums + (r * weights + b) * M::lanes;
+            load<T, M::bytes>(value, to);
+            store<T, M::bytes>(to, value + sum[r][b]);
+        }
 }
 
 template <typename M, int R, typename T = typename M::Scalar>
@@ -289,6 +194,8 @@ LAYERBENCH_INLINE void weight_grad_rows(const T* grad, const T* source, T* sums,
 #ifdef LAYERBENCH_V4
 LAYERBENCH_GATHER(LAYERBENCH_V4, float, 64, 4, 8)
 LAYERBENCH_GATHER(LAYERBENCH_V4, double, 64, 4, 8)
+#endif
+#ifdef LAYERBENCH_V3
 LAYERBENCH_GATHER(LAYERBENCH_V3, float, 32, 3, 4)
 LAYERBENCH_GATHER(LAYERBENCH_V3, double, 32, 3, 4)
 #endif
