@@ -26,6 +26,8 @@ TABLE: dict[str, set[str]] = {
     "bench.nvml": set(),
     "bench.machine": {"bench.nvml"},
     "bench.environment": {"bench.machine", "bench.nvml"},
+    "bench.arms": {"bench.environment", "bench.model", "msgspec"},
+    "bench.verdicts": {"numpy", "scipy"},
     "bench.monitor": {"bench.machine", "bench.model", "bench.nvml"},
     "bench.energy": {"bench.model", "bench.nvml"},
     "bench.flush": {"torch"},
