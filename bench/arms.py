@@ -25,6 +25,8 @@ from bench.model import Case, UserError
 WORKING_TREE = "the working tree"
 HARNESS = Path(__file__).resolve().parent
 
+_BEFORE: set[str] = set()  # modules that this process had before it entered an arm
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -48,6 +50,7 @@ class Arm:
         """Make what this process imports from now on come from the arm. Call it before `layers` is imported."""
         if early := sorted(name for name in sys.modules if name.partition(".")[0] in ("layers", "ext")):
             raise RuntimeError(f"{early[0]} was imported before the arm was entered")
+        _BEFORE.update(sys.modules)
         sys.path[:0] = self.paths
         # torch keys what it compiles by name alone: without a folder of its own, each arm would overwrite the other's.
         key = "working-tree" if self.root == self.repository else self.commit
@@ -64,7 +67,11 @@ class Arm:
     def ran(self) -> dict[str, str]:
         """What this process has loaded of the arm: SHA-256 by file. Modules by their path below the root, native
         libraries by their name, wherever the arm built them."""
-        modules = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+        modules = {
+            Path(file)
+            for name, module in list(sys.modules.items())
+            if name not in _BEFORE and (file := getattr(module, "__file__", None))
+        }
         sources = {path for path in modules if path.suffix == ".py" and path.is_relative_to(self.root)}
         found = {str(path.relative_to(self.root)): _digest(path) for path in sources if not _installed(path)}
         return found | {path.name: _digest(path) for path in self._libraries()}
@@ -153,6 +160,16 @@ def git(repository: Path, *arguments: str, remedy: str = "") -> str:
         raise UserError(said.splitlines()[-1], place=str(repository), remedy=remedy) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"git: {error}", place=str(repository)) from None
+
+
+def layer_file(name: str) -> Path | None:
+    """Where a suite's layer is written, once this process has loaded it."""
+    source = name.rpartition(":")[0]
+    if source.endswith(".py"):
+        return Path(source).resolve()
+    module = sys.modules.get(source or f"layers.{name}")
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
 
 
 def repository_of(files: Iterable[Path]) -> Path | None:
