@@ -162,7 +162,7 @@ def order(rng: np.random.Generator, recorded: int, wanted: int, *, swap: bool) -
 
 def play(data: Mapping[str, np.ndarray], places: Sequence[tuple[int, int]], added: Mapping[str, float]) -> Verdicts:
     """One suite through the gate's own looks; `added` is a slow-down in logarithms by case."""
-    names = {name: TAU["cpu"] for name in data}
+    names = dict.fromkeys(data, TAU["cpu"])
     verdicts = Verdicts(CPU, names, frozenset(name for name in data if name.startswith("bench.selftest_layers")))
     number = 0
     for look, until in enumerate(CPU.looks):

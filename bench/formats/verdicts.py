@@ -117,7 +117,9 @@ def write(report: Report, folder: Path) -> list[Path]:
     pages = {
         folder / "gate.md": markdown(report).encode(),
         folder / "junit.xml": junit(report).encode(),
-        folder / "gate.json": msgspec.json.format(msgspec.json.encode(report)),
+        folder / "gate.json": msgspec.json.format(
+            msgspec.json.encode({"exit": int(report.exit)} | msgspec.to_builtins(report))
+        ),
     }
     for path, content in pages.items():
         replace_file(path, content)
