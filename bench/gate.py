@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from bench.model import Run, Status, Verdict
-from bench.protocol import Prepared
+from bench.stats import Comparison
 from bench.verdicts import Finding, Outcome
 
 if TYPE_CHECKING:
@@ -86,6 +86,13 @@ _FROM = {
     Outcome.INCONCLUSIVE: Result.INCONCLUSIVE,
 }
 
+_BY_VERDICT = {
+    Verdict.SLOWER: Result.REGRESSED,
+    Verdict.FASTER: Result.IMPROVED,
+    Verdict.SAME: Result.OK,
+    Verdict.UNDECIDED: Result.INCONCLUSIVE,
+}
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of one case. Ratios are new / old: above 1 is slower."""
@@ -154,7 +161,19 @@ def merged(lines: Sequence[Line]) -> Line:
     return Line(worst.case, worst.result, worst.reason, tuple(entry for line in told for entry in line.entries))
 
 
-def unmeasured(case: str, old: Prepared, new: Prepared, expected: Status) -> Line | None:
+class State(Protocol):
+    """What came of making and checking a case."""
+
+    @property
+    def status(self) -> Status:
+        """Ok: it was measured."""
+
+    @property
+    def reason(self) -> str:
+        """Why not; empty when ok."""
+
+
+def unmeasured(case: str, old: State, new: State, expected: Status) -> Line | None:
     """The line of a case that is not right on both sides; None for one that is. New failures are never a pass."""
     if old.status is new.status is Status.OK:
         return None if expected is Status.OK else Line(case, Result.BROKEN, f"ok, expected {expected}")
@@ -189,8 +208,17 @@ def entry_of(finding: Finding, metric: str, old: float, new: float) -> Entry:
     )
 
 
-def entry_of_counts(old: int, new: int, tau: float) -> Entry:
-    """Instructions repeat to a tenth of a percent, so that one count of each side decides."""
-    ratio = new / old
-    result = Result.REGRESSED if ratio > 1 + tau else Result.IMPROVED if ratio < 1 / (1 + tau) else Result.OK
-    return Entry(metric="instructions", unit="1", result=result, ratio=ratio, old=old, new=new)
+def entry_of_counts(old: int, new: int, comparison: Comparison) -> Entry:
+    """What instructions of one call say; the comparison's speed-up is old / new."""
+    low, high = comparison.interval or (comparison.speedup, comparison.speedup)
+    return Entry(
+        metric="instructions",
+        unit="1",
+        result=_BY_VERDICT[comparison.verdict],
+        ratio=1 / comparison.speedup,
+        old=old,
+        new=new,
+        low=1 / high,
+        high=1 / low,
+        generations=comparison.n,
+    )

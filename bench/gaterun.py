@@ -75,16 +75,22 @@ def run(
     folder: Path,
     tell: Tell,
     *,
+    metrics: Sequence[str] = ("latency",),
     seconds: float = SECONDS,
     identical: bool = False,
     effort: Effort | None = None,
 ) -> Report:
     """Compare two arms on a suite; the record goes into `folder`. Raises UserError.
 
-    `identical` allows arms that ran the same files, which measures the noise itself. `effort` is by device.
+    `metrics` are "latency" (on a GPU device time too) and "instructions". `identical` allows arms that ran the same
+    files, which measures the noise itself. `effort` is by device.
     """
     started, begin = datetime.now(UTC), time.monotonic()
-    parts = [Times(suite, pair, folder, tell, seconds, identical, effort).part()]
+    parts = []
+    if "instructions" in metrics:
+        parts.append(counted(suite, pair, tell, identical=identical))
+    if "latency" in metrics:
+        parts.append(Times(suite, pair, folder, tell, seconds, identical, effort).part())
     return Report(
         suite=suite.name,
         old=pair[0].label,
@@ -96,6 +102,32 @@ def run(
         whole=next((part.whole for part in parts if part.whole), None),
         problems=tuple(dict.fromkeys(problem for part in parts for problem in part.problems)),
     )
+
+
+def counted(suite: Suite, pair: tuple[Arm, Arm], tell: Tell, *, identical: bool) -> Part:
+    """The comparison of instruction counts. Raises UserError where there are none to be had."""
+    from bench import instructions
+
+    plan = suite.cases()
+    cases = [planned.case for planned in plan.values()]
+    old, new = instructions.count_both(
+        cases,
+        suite.policy,
+        *pair,
+        prove=Arm.ran,
+        progress=lambda text, share: tell("count instructions", share, text),
+    )
+    lines: dict[str, Line] = {}
+    for name, planned in plan.items():
+        before, now = old.cases[name], new.cases[name]
+        line = gate.unmeasured(name, before, now, planned.expect)
+        if line is None:
+            change = instructions.compare(now, before)
+            line = gate.line_of(name, [gate.entry_of_counts(before.value, now.value, change)])
+        lines[name] = line
+    running = [case for case in cases if lines[case.id].entries]
+    files = {arm.name: counts.ran for arm, counts in zip(pair, (old, new), strict=True)}
+    return Part(lines, problems=tuple(proof(pair, files, running, identical=identical)))
 
 
 @dataclass

@@ -15,6 +15,9 @@ from bench.console import Only, err, leave, load_suite, out
 from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from bench.arms import Arm
     from bench.gate import Report
 
 SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite", show_default=False)]
@@ -45,6 +48,10 @@ def gate(
     ratios: Annotated[
         bool, typer.Option("--ratios", help="Take another machine's baseline too, as ratios and as a warning only")
     ] = False,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="latency or instructions; may be repeated", show_default="latency"),
+    ] = None,
     repo: Repository = None,
     seconds: Annotated[float, typer.Option(help="Most that the generations may take")] = 300.0,
     only: Only = None,
@@ -56,9 +63,15 @@ def gate(
     """
     from bench import gaterun
     from bench.gate import Exit
+    from bench.progress import TimeBar
 
     if bool(against) == bool(stored):
         raise UserError("one thing to compare with is needed", remedy="--against REV, or --baseline FILE")
+    metrics = metrics or ["latency"]
+    if wrong := [name for name in metrics if name not in ("latency", "instructions")]:
+        raise UserError(f"no metric {wrong[0]!r}", place="--metric", remedy="latency or instructions")
+    if stored and metrics != ["latency"]:
+        raise UserError("a baseline holds no instruction counts", remedy="--against REV counts both sides")
     if stored and only:
         raise UserError("a part of a suite cannot be compared with a baseline of all of it", remedy="leave out --only")
     resolved = load_suite(suite).only(only or [])
@@ -67,7 +80,8 @@ def gate(
         if stored:
             report = _against_baseline(resolved, repo, stored, ratios, place)
         else:
-            report = _against_revision(resolved, repo, against, revision, seconds, place)
+            with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
+                report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
     except KeyboardInterrupt:
         err.print(f"interrupted: what was measured is in {place / gaterun.FILE}")
         leave(Exit.INTERRUPTED)
@@ -108,14 +122,10 @@ def update(
     out.print(f"baseline: {escape(str(path))}", soft_wrap=True)
 
 
-def _against_revision(
-    suite: Suite, repo: Path | None, against: str, revision: str, seconds: float, folder: Path
-) -> Report:
-    from bench import arms, gaterun
-    from bench.progress import TimeBar
+def _arms(suite: Suite, repo: Path | None, against: str, revision: str) -> AbstractContextManager[tuple[Arm, Arm]]:
+    from bench import arms
 
-    with arms.arms(_repository(suite, repo), against, revision or None, _cache()) as pair, TimeBar(out) as bar:
-        return gaterun.run(suite, pair, folder, bar.show, seconds=seconds)
+    return arms.arms(_repository(suite, repo), against, revision or None, _cache())
 
 
 def _against_baseline(suite: Suite, repo: Path | None, file: Path, ratios: bool, folder: Path) -> Report:

@@ -62,7 +62,8 @@ TABLE: dict[str, set[str]] = {
     "bench.workers": {"bench.arms", "bench.protocol"},
     "bench.ab": {"bench.arms", "bench.model", "bench.protocol", "bench.verdicts", "bench.workers", "msgspec"},
     "bench.gaterun": {
-        *("bench.ab", "bench.arms", "bench.gate", "bench.model", "bench.protocol", "bench.verdicts", "msgspec"),
+        *("bench.ab", "bench.arms", "bench.gate", "bench.instructions", "bench.model", "bench.protocol"),
+        *("bench.verdicts", "msgspec"),
     },
     "bench.baselines": {
         *("bench.ab", "bench.arms", "bench.gate", "bench.gaterun", "bench.model", "bench.protocol", "bench.verdicts"),
@@ -77,7 +78,7 @@ TABLE: dict[str, set[str]] = {
     "bench.rows": {"bench.model", "bench.stats", "bench.units"},
     "bench.table": {"bench.model", "bench.rows", "bench.stats", "numpy", "pandas"},
     "bench.progress": {"bench.model", "bench.protocol", "bench.stats", "bench.units", "rich"},
-    "bench.gate": {"bench.model", "bench.protocol", "bench.stats", "bench.verdicts", "msgspec"},
+    "bench.gate": {"bench.model", "bench.stats", "bench.verdicts", "msgspec"},
     "bench.profile": {"bench.model", "layers", "torch"},
     "bench.findings": {"bench.units", "msgspec", "scipy"},
     "bench.selftest_layers": {"layers", "torch"},

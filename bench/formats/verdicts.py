@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -36,6 +37,8 @@ MARKS = {
     Result.INCONCLUSIVE: "🟡",
     Result.IMPROVED: "🟢",
 }
+# A case's id: layer[parameters]/dtype/device/threads/direction/variant
+_ID = re.compile(r"(.+)\[(.*)\]/([^/]+)/([^/]+)/([^/]+)/([^/]+)/([^/]+)")
 ENDINGS = {
     0: "pass: nothing is slower",
     1: "fail: something is slower or broken",
@@ -47,6 +50,7 @@ ENDINGS = {
 def render(report: Report) -> RenderableType:
     """A line a case, what needs explaining below, then the ending."""
     shown = _shown(report)
+    short = names(report.lines)
     metrics = _metrics(report)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("case", overflow="fold", ratio=1)
@@ -55,7 +59,7 @@ def render(report: Report) -> RenderableType:
     table.add_column("verdict", no_wrap=True)
     for line in shown:
         cells = [Text(_change(_entry(line, metric))) for metric in metrics]
-        table.add_row(Text(line.case), *cells, Text(str(line.result), STYLES.get(line.result, "dim")))
+        table.add_row(Text(short[line.case]), *cells, Text(str(line.result), STYLES.get(line.result, "dim")))
     hidden = len(report.lines) - len(shown)
     return Group(
         Text.assemble((report.suite, "bold"), f"  {report.old} -> {report.new}"),
@@ -136,12 +140,13 @@ def remarks(report: Report) -> Iterator[str]:
     """What needs more words than a cell has."""
     if report.whole and report.whole.result is not Result.OK:
         yield f"the whole suite {report.whole.result}: {_change(report.whole)} in what all cases have in common"
+    short = names(report.lines)
     for line in report.lines:
         if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED):
-            yield f"{line.case}: {one_line(line.reason)[:240]}"
+            yield f"{short[line.case]}: {one_line(line.reason)[:240]}"
         for entry in line.entries:
             if entry.result is Result.INCONCLUSIVE:
-                yield f"{line.case}: {_doubt(entry)}"
+                yield f"{short[line.case]}: {_doubt(entry)}"
     for reason in dict.fromkeys(line.reason for line in report.lines if line.result is Result.SKIPPED):
         cases = sum(line.reason == reason for line in report.lines)
         yield f"{cases} skipped on both sides: {one_line(reason)[:240]}"
@@ -152,6 +157,20 @@ def _doubt(entry: Entry) -> str:
     if entry.noise is not None and entry.sees is not None:
         words += f": noise {percent(entry.noise)} a generation, so this run sees a slow-down of {percent(entry.sees)}"
     return words + (f"; about {entry.needs} generations would decide" if entry.needs else "")
+
+
+def names(lines: Sequence[Line]) -> dict[str, str]:
+    """Case ids as short as they can be told apart within these lines: what all cases of a layer share is left out."""
+    split = {line.case: found.groups() for line in lines if (found := _ID.fullmatch(line.case))}
+    shown = {line.case: line.case for line in lines}
+    for layer in dict.fromkeys(parts[0] for parts in split.values()):
+        own = {case: parts for case, parts in split.items() if parts[0] == layer}
+        tokens = {case: [*parts[1].split(","), *parts[2:5]] for case, parts in own.items()}
+        common = set.intersection(*map(set, tokens.values()))
+        for case, parts in own.items():
+            rest = [token for token in tokens[case] if token not in common]
+            shown[case] = " ".join([layer.rpartition("/")[2], *rest, *parts[5:]])
+    return shown if len(set(shown.values())) == len(shown) else {line.case: line.case for line in lines}
 
 
 def _change(entry: Entry | None) -> str:
@@ -187,7 +206,7 @@ def _worst(report: Report) -> Result:
 
 
 def _table(report: Report, lines: tuple[Line, ...] | list[Line]) -> Iterator[str]:
-    metrics = _metrics(report)
+    metrics, short = _metrics(report), names(report.lines)
     yield table_line(
         ["case", *(f"{name}" for metric in metrics for name in (f"{metric}, old", "new", "change")), "verdict"]
     )
@@ -195,7 +214,7 @@ def _table(report: Report, lines: tuple[Line, ...] | list[Line]) -> Iterator[str
     for line in lines:
         cells = [cell for metric in metrics for cell in _cells(_entry(line, metric))]
         verdict = f"{MARKS.get(line.result, '')} {line.result}".strip()
-        yield table_line([escape(line.case), *map(escape, cells), verdict])
+        yield table_line([escape(short[line.case]), *map(escape, cells), verdict])
 
 
 def _cells(entry: Entry | None) -> tuple[str, str, str]:
