@@ -42,7 +42,7 @@ class Rule:
     looks: tuple[int, ...] = (8, 16, 24)
     bound: float = 0.05  # OK needs a slow-down of this much ruled out
     family: float = 0.01  # chance that a suite in which nothing changed has a case called regressed
-    miss: float = 0.05  # chance that a case slower by `bound` is called ok
+    miss: float = 0.03  # chance that a case slower by `bound` is called ok
 
     def error_at(self, look: int) -> float:
         """The part of `family` that one look may spend."""
