@@ -1,4 +1,4 @@
-"""The command line: the only module that prints and exits. Each command reads as the pipeline it is."""
+"""The command line, which alone prints and exits (gates in gating.py). Each command reads as the pipeline it is."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import tempfile
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from bench import __version__
+from bench import __version__, gating
+from bench.console import Only, SuiteFile, err, leave, load_suite, out
 from bench.model import Run, Status, Suite, UserError, load_run
 
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
-if TYPE_CHECKING:
-    from bench.gate import Exit
 
 EXIT_CODES = """Exit codes: 0 fine; 1 a regression, or a case incorrect or failed that the suite does not expect to be;
 2 usage or configuration; 3 inconclusive; 4 not comparable; 70 internal error; 130 interrupted, results saved."""
@@ -33,11 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+gating.add(app)
 
-Only = Annotated[list[str] | None, typer.Option(help="Only cases whose id contains this text; may be repeated")]
-SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its run.jsonl", show_default=False)]
 
 
@@ -58,7 +53,7 @@ def run(
     from bench.progress import Display
 
     before = _load(resume) if resume else None
-    resolved = before.header.suite if before else _suite(suite).only(only or [])
+    resolved = before.header.suite if before else load_suite(suite).only(only or [])
     folder = resume if resume else _new_folder(folder, resolved)
     cases = before.missing() if before else tuple(resolved.cases())
     try:
@@ -67,13 +62,13 @@ def run(
     except KeyboardInterrupt:
         done = len(_load(folder).measurements)
         err.print(f"interrupted: {done} of {len(resolved.cases())} cases saved; layerbench run --resume {folder}")
-        _exit(gate.Exit.INTERRUPTED)
+        leave(gate.Exit.INTERRUPTED)
     result = _load(folder)
     _show(result)
     _write_report(result, folder)
     for measurement, expected in result.surprises():
         err.print(f"[red]unexpected[/]: {escape(measurement.case.id)} is {measurement.status}, expected {expected}")
-    _exit(gate.run_exit(result))
+    leave(gate.run_exit(result))
 
 
 @app.command()
@@ -85,7 +80,7 @@ def check(
     from bench import gate, runner
     from bench.progress import Display, checked_line
 
-    resolved = _suite(suite).only(only or [])
+    resolved = load_suite(suite).only(only or [])
     plan = resolved.cases()
     surprises = 0
     with tempfile.TemporaryDirectory() as folder, Display(out, len(plan)) as display:
@@ -95,7 +90,7 @@ def check(
             surprises += surprise
             display.line(checked_line(case, prepared, expected if surprise else None))
     out.print(f"{len(plan)} cases checked, {surprises} not as expected")
-    _exit(gate.Exit.BAD if surprises else gate.Exit.OK)
+    leave(gate.Exit.BAD if surprises else gate.Exit.OK)
 
 
 @app.command()
@@ -125,7 +120,7 @@ def compare(
         err.print(
             f"not comparable: the runs come from different machines or software:\n  {machines[0]}\n  {machines[1]}"
         )
-    _exit(gate.comparison_exit(changes, same_machine=machines[0] == machines[1]))
+    leave(gate.comparison_exit(changes, same_machine=machines[0] == machines[1]))
 
 
 @app.command(name="list")
@@ -222,7 +217,7 @@ def doctor(
             files.replace_file(json_file, msgspec.json.format(msgspec.json.encode(report)))
         except OSError as error:
             raise UserError(f"cannot write: {error.strerror}", place=str(json_file)) from None
-    _exit(gate.Exit.BAD if report.failed else gate.Exit.OK)
+    leave(gate.Exit.BAD if report.failed else gate.Exit.OK)
 
 
 @app.command()
@@ -267,24 +262,6 @@ def command(arguments: list[str]) -> int:
         err.print("[red]internal error[/]: this is layerbench's fault; please report it with the lines above")
         return 70
     return code if isinstance(code, int) else 0
-
-
-def _exit(code: Exit) -> None:
-    raise typer.Exit(int(code))
-
-
-def _suite(path: str) -> Suite:
-    if not path:
-        raise UserError("no suite", remedy="layerbench run configs/quickstart.yaml, or --resume FOLDER")
-    from bench.workers import start_server
-
-    start_server()  # torch takes seconds to import: the workers' copy beside this one
-    import layers
-    from bench import config
-    from bench.machine import cpus
-    from layers.variants import VARIANTS
-
-    return config.load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus())
 
 
 def _new_folder(folder: Path | None, suite: Suite) -> Path:

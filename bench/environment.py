@@ -20,7 +20,7 @@ from typing import Any
 from bench.machine import cpu, cpus, fact, gpu, memory, read
 from bench.nvml import SLOWDOWNS
 
-__all__ = ["cpus", "describe"]
+__all__ = ["cpus", "describe", "output"]
 
 THREADS = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "ONEDNN_", "DNNL_", "LD_PRELOAD", "MALLOC_", "GLIBC_TUNABLES")
 TORCH = ("ATEN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_", "TRITON_")
@@ -139,7 +139,7 @@ def _os_release() -> dict[str, str]:
 
 def _compiler() -> str | None:
     command = shutil.which(os.environ.get("CXX") or "g++")
-    return _output(command, "--version").splitlines()[0] if command else None
+    return output(command, "--version").splitlines()[0] if command else None
 
 
 def _variables() -> dict[str, str]:
@@ -155,10 +155,10 @@ def _git() -> dict[str, Any] | None:
     here = Path(__file__).resolve()
     # A checkout owned by somebody else is common in containers, and its code runs already.
     git = ("git", "-c", "safe.directory=*", "-C", str(here.parent.parent))
-    if fact(lambda: _output(*git, "ls-files", "--error-unmatch", str(here))) is None:
+    if fact(lambda: output(*git, "ls-files", "--error-unmatch", str(here))) is None:
         return None
-    commit = fact(lambda: _output(*git, "rev-parse", "HEAD"))
-    changes = fact(lambda: _output(*git, "status", "--porcelain", "--", "bench", "layers", "ext"))
+    commit = fact(lambda: output(*git, "rev-parse", "HEAD"))
+    changes = fact(lambda: output(*git, "status", "--porcelain", "--", "bench", "layers", "ext"))
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 
@@ -175,12 +175,12 @@ def _section(reader: Callable[[], Any]) -> Any:
         return {"reason": f"{type(error).__name__}: {error}"}  # as text: facts are written down, never handled
 
 
-def _output(*command: str) -> str:
+def output(*command: str, timeout: float = 20) -> str:
     """What a command prints. Raises OSError or SubprocessError when it cannot run, fails or hangs."""
     # A git hook's GIT_DIR would answer for another repository; messages come in English.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {"LC_ALL": "C"}
     done = subprocess.run(  # noqa: S603 - git and the compiler, found on PATH as anybody's shell would
-        command, capture_output=True, check=True, env=env, timeout=20, stdin=subprocess.DEVNULL
+        command, capture_output=True, check=True, env=env, timeout=timeout, stdin=subprocess.DEVNULL
     )
     return done.stdout.decode(errors="replace").strip()
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from bench.model import Run, Status, Verdict
+from bench.stats import Comparison
+from bench.verdicts import Finding, Outcome
 
 if TYPE_CHECKING:
     from bench.table import Change
@@ -54,3 +58,167 @@ def _worse(change: Change) -> bool:
     assert change.new is not None
     assert change.old is not None
     return change.old.status is Status.OK and change.new.status in (Status.INCORRECT, Status.FAILED)
+
+
+class Result(enum.StrEnum):
+    """What the gate says of one case, worst first."""
+
+    LOST = "not comparable"  # missing, renamed or skipped on one side
+    BROKEN = "broken"  # incorrect or failed, and not expected to be
+    REGRESSED = "regressed"
+    INCONCLUSIVE = "inconclusive"
+    IMPROVED = "improved"
+    OK = "ok"
+    EXPECTED = "as expected"  # incorrect or failed, as the suite says
+    SKIPPED = "skipped"  # on both sides
+
+
+_CODES = {
+    Result.LOST: Exit.NOT_COMPARABLE,
+    Result.BROKEN: Exit.BAD,
+    Result.REGRESSED: Exit.BAD,
+    Result.INCONCLUSIVE: Exit.INCONCLUSIVE,
+}
+_FROM = {
+    Outcome.REGRESSED: Result.REGRESSED,
+    Outcome.IMPROVED: Result.IMPROVED,
+    Outcome.OK: Result.OK,
+    Outcome.INCONCLUSIVE: Result.INCONCLUSIVE,
+}
+
+_BY_VERDICT = {
+    Verdict.SLOWER: Result.REGRESSED,
+    Verdict.FASTER: Result.IMPROVED,
+    Verdict.SAME: Result.OK,
+    Verdict.UNDECIDED: Result.INCONCLUSIVE,
+}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one case. Ratios are new / old: above 1 is slower."""
+
+    metric: str
+    unit: str
+    result: Result
+    ratio: float
+    old: float  # lowest value of any generation
+    new: float
+    low: float | None = None  # 95 % interval of the ratio; None of a count, which has none
+    high: float | None = None
+    noise: float | None = None  # standard deviation of one generation's ratio
+    sees: float | None = None  # slow-down that a run like this reports 95 times of 100
+    needs: int | None = None  # generations that would decide
+    generations: int = 0
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One case."""
+
+    case: str
+    result: Result
+    reason: str = ""
+    entries: tuple[Entry, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a gate found; what its formats show."""
+
+    suite: str
+    old: str  # what the old and the new side are, in words
+    new: str
+    started: str  # ISO 8601, UTC
+    seconds: float
+    lines: tuple[Line, ...]
+    canaries: tuple[Line, ...] = ()
+    whole: Entry | None = None  # what all cases have in common
+    problems: tuple[str, ...] = ()  # why nothing here can be compared; empty where it can
+    notes: tuple[str, ...] = ()
+    limit: float = 0.05  # slow-down that "ok" rules out
+
+    @property
+    def exit(self) -> Exit:
+        """Not comparable beats a regression, a regression beats doubt; nothing compared is no pass."""
+        results = {line.result for line in self.lines} | ({self.whole.result} if self.whole else set())
+        if self.problems or not results & {Result.OK, Result.IMPROVED, *_CODES}:
+            return Exit.NOT_COMPARABLE
+        codes = {_CODES[result] for result in results if result in _CODES}
+        return next((code for code in (Exit.NOT_COMPARABLE, Exit.BAD, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
+
+    def count(self, result: Result) -> int:
+        return sum(line.result is result for line in self.lines)
+
+
+def line_of(case: str, entries: Sequence[Entry], reason: str = "") -> Line:
+    """A case measured on both sides: as bad as its worst metric."""
+    order = list(Result)
+    return Line(case, min((entry.result for entry in entries), key=order.index), reason, tuple(entries))
+
+
+def merged(lines: Sequence[Line]) -> Line:
+    """One case out of several ways to measure it; where one had to skip it, the others' word stands."""
+    told = [line for line in lines if line.result is not Result.SKIPPED] or list(lines[:1])
+    worst = min(told, key=lambda line: list(Result).index(line.result))
+    return Line(worst.case, worst.result, worst.reason, tuple(entry for line in told for entry in line.entries))
+
+
+class State(Protocol):
+    """What came of making and checking a case."""
+
+    @property
+    def status(self) -> Status:
+        """Ok: it was measured."""
+
+    @property
+    def reason(self) -> str:
+        """Why not; empty when ok."""
+
+
+def unmeasured(case: str, old: State, new: State, expected: Status) -> Line | None:
+    """The line of a case that is not right on both sides; None for one that is. New failures are never a pass."""
+    if old.status is new.status is Status.OK:
+        return None if expected is Status.OK else Line(case, Result.BROKEN, f"ok, expected {expected}")
+    if old.status is new.status is Status.SKIPPED:
+        return Line(case, Result.SKIPPED, new.reason)
+    if new.status in (Status.INCORRECT, Status.FAILED):
+        if new.status is expected:
+            return Line(case, Result.EXPECTED, f"{new.status}: {new.reason}")
+        return Line(case, Result.BROKEN, f"{new.status}: {new.reason}")
+    if old.status is Status.INCORRECT and new.status is Status.OK:
+        return Line(case, Result.OK, f"was incorrect: {old.reason}")
+    side, one = ("old", old) if old.status is not Status.OK else ("new", new)
+    return Line(case, Result.LOST, f"{side} side {one.status}: {one.reason}")
+
+
+def entry_of(finding: Finding, metric: str, old: float, new: float) -> Entry:
+    """What generations say of one metric."""
+    low, high = finding.interval
+    return Entry(
+        metric=metric,
+        unit="s",
+        result=_FROM[finding.outcome],
+        ratio=finding.ratio,
+        old=old,
+        new=new,
+        low=low,
+        high=high,
+        noise=finding.estimate.noise,
+        sees=finding.sees,
+        needs=finding.needs,
+        generations=finding.estimate.n,
+    )
+
+
+def entry_of_counts(old: int, new: int, comparison: Comparison) -> Entry:
+    """What instructions of one call say; the comparison's speed-up is old / new."""
+    low, high = comparison.interval or (comparison.speedup, comparison.speedup)
+    return Entry(
+        metric="instructions",
+        unit="1",
+        result=_BY_VERDICT[comparison.verdict],
+        ratio=1 / comparison.speedup,
+        old=old,
+        new=new,
+        low=1 / high,
+        high=1 / low,
+        generations=comparison.n,
+    )

@@ -91,6 +91,7 @@ class TimeBar:
         )
         self._console = console
         self._task = self._bar.add_task("", total=1.0)
+        self._said = ""
 
     def __enter__(self) -> TimeBar:
         self._bar.start()
@@ -99,11 +100,12 @@ class TimeBar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def show(self, text: str, share: float) -> None:
-        """Say what is being done, and which share of the time is gone."""
-        self._bar.update(self._task, description=escape(text), completed=share)
-        if not self._console.is_terminal:
+    def show(self, text: str, share: float, detail: str = "") -> None:
+        """Say what is being done, and which share of the time is gone; `detail` gets no line of its own."""
+        self._bar.update(self._task, description=escape(f"{text} {detail}"), completed=share)
+        if not self._console.is_terminal and text != self._said:
             self._console.print(f"  {escape(text)}", soft_wrap=True)
+        self._said = text
 
 
 def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str:

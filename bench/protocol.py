@@ -25,6 +25,8 @@ class Prepare(msgspec.Struct, frozen=True):
     case: Case
     policy: Policy
     check_only: bool = False
+    trusted: bool = False  # another process that runs the same code has checked it
+    metrics: tuple[str, ...] = ()  # take these only; all where empty
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -66,11 +68,21 @@ class Finished(msgspec.Struct, frozen=True):
     measurement: Measurement
 
 
+class Prove(msgspec.Struct, frozen=True):
+    """Ask which of the arm's files were run. Answered by Proof."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """See arms.Arm.ran."""
+
+    files: dict[str, str]
+
+
 class Failed(msgspec.Struct, frozen=True):
     """The answer to any request during which something was raised."""
 
     reason: str
 
 
-Request = Describe | Prepare | Sample | Finish
-Answer = Described | Prepared | Turn | Finished | Failed
+Request = Describe | Prepare | Sample | Finish | Prove
+Answer = Described | Prepared | Turn | Finished | Proof | Failed

@@ -26,6 +26,7 @@ class Session:
 
     case: Case
     policy: Policy
+    metrics: tuple[str, ...] = ()  # that are taken; all where empty
     error: float = 0.0
     once: list[Metric] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -44,7 +45,8 @@ class Session:
         )
         self.task = self._task()
         self.reference = check.Reference.of(self.layer, self.params, self.made, device)
-        self.timers = (RemoteTimer(),) if isinstance(self.task, RemoteTask) else self._timers(device)
+        clocks = (RemoteTimer(),) if isinstance(self.task, RemoteTask) else self._timers(device)
+        self.timers = tuple(timer for timer in clocks if not self.metrics or timer.metric in self.metrics)
         self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
         self._rounds: dict[str, list[tuple[float, ...]]] = {}
         self._graphs = 0

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from multiprocessing.connection import Connection
 
 from bench import check, environment, memory
-from bench.model import Case, Policy, Status
-from bench.protocol import Answer, Describe, Described, Failed, Finish, Finished, Prepare, Prepared, Request, Sample
+from bench.arms import Arm
+from bench.model import Status
+from bench.protocol import (
+    Answer,
+    Describe,
+    Described,
+    Failed,
+    Finish,
+    Finished,
+    Prepare,
+    Prepared,
+    Proof,
+    Prove,
+    Request,
+    Sample,
+)
 from bench.session import Session
 from bench.task import NoGradient
 from layers import Unavailable
 
 
-def serve(connection: Connection, log: str, allocator: str) -> None:
+def serve(connection: Connection, allocator: str, arm: Arm | None = None) -> None:
     """Answer requests until the other side closes. Never returns an exception: it becomes a Failed answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it saves, then stops us
-    _redirect_output(log)
-    worker = Worker(memory.fix_allocator(allocator))
+    worker = Worker(memory.fix_allocator(allocator), arm)
     while True:
         try:
             request: Request = connection.recv()
@@ -31,8 +41,8 @@ def serve(connection: Connection, log: str, allocator: str) -> None:
 class Worker:
     """Holds the one case in hand between requests."""
 
-    def __init__(self, allocator: str = "default") -> None:
-        self._allocator = allocator
+    def __init__(self, allocator: str = "default", arm: Arm | None = None) -> None:
+        self._allocator, self._arm = allocator, arm
         self._session: Session | None = None
         self._checked: dict[tuple[object, ...], float] = {}  # what passed already, by everything but the direction
 
@@ -41,9 +51,11 @@ class Worker:
             match request:
                 case Describe():
                     return Described(environment.describe() | {"allocator": self._allocator})
-                case Prepare(case, policy, check_only):
+                case Prepare():
                     self._session = None  # frees the last case first
-                    return self._prepare(case, policy, check_only)
+                    return self._prepare(request)
+                case Prove():
+                    return Proof(self._arm.ran() if self._arm else {})
                 case Sample(number):
                     assert self._session is not None
                     return self._session.sample(number)
@@ -55,14 +67,15 @@ class Worker:
             self._session = None
             return Failed(describe_error(error))
 
-    def _prepare(self, case: Case, policy: Policy, check_only: bool) -> Prepared:
+    def _prepare(self, request: Prepare) -> Prepared:
+        case, policy = request.case, request.policy
         try:
-            session = Session(case, policy)
+            session = Session(case, policy, request.metrics)
             key = (case.layer, case.variant, case.params, case.dtype, case.device, case.direction.needs_gradient)
             if key not in self._checked:
-                self._checked[key] = session.check()
+                self._checked[key] = 0.0 if request.trusted else session.check()
             session.error = self._checked[key]
-            if not check_only:
+            if not request.check_only:
                 session.warm_up()
                 self._session = session
         except Unavailable as reason:
@@ -87,13 +100,3 @@ def describe_error(error: BaseException) -> str:
             place = f" (at {os.path.relpath(code.co_filename)}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
     return text + place
-
-
-def _redirect_output(log: str) -> None:
-    """What layers print goes to the run's log: the terminal shows progress, and a pipe nobody reads would block."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
-    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
-    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import signal
+import sys
 import time
+from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from bench.arms import Arm
 from bench.protocol import Answer, Request
+
+# What takes seconds to import, and nothing that imports layers: which ones those are may be the worker's to choose.
+PRELOADED = ("torch", "bench.measure", "bench.memory", "bench.monitor")
 
 
 class WorkerDied(Exception):
@@ -27,7 +34,7 @@ def start_server() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.worker"])
+    context.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
     return context
 
@@ -36,11 +43,14 @@ FAREWELL = 1.0  # s: for all workers together
 
 
 class Workers:
-    """One long-lived process per name, forked from a server that has imported torch once. Use with `with`."""
+    """One long-lived process per name, forked from a server that has imported torch once. Use with `with`.
 
-    def __init__(self, log: Path, allocator: str) -> None:
+    A worker whose name is among `arms` runs that arm's code.
+    """
+
+    def __init__(self, log: Path, allocator: str, arms: Mapping[str, Arm] | None = None) -> None:
         self._context: Any = start_server()
-        self._log, self._allocator = log, allocator
+        self._log, self._allocator, self._arms = log, allocator, arms or {}
         self._live: dict[str, tuple[Any, Connection]] = {}
 
     def __enter__(self) -> Workers:
@@ -74,7 +84,8 @@ class Workers:
 
     def _start(self, name: str) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_enter, args=(theirs, str(self._log), self._allocator), name=name)
+        arguments = (theirs, str(self._log), self._allocator, self._arms.get(name))
+        process = self._context.Process(target=_enter, args=arguments, name=name)
         process.start()
         theirs.close()  # so that a death reads as end of file
         self._live[name] = (process, ours)
@@ -97,9 +108,23 @@ class Workers:
         return f"; last line of {self._log.name}: {lines[-1][:200]}" if lines else ""
 
 
-def _enter(connection: Connection, log: str, allocator: str) -> None:
+def _enter(connection: Connection, log: str, allocator: str, arm: Arm | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it saves, then stops us
+    _redirect_output(log)
+    if arm:
+        arm.enter()
     # By name: the parent stays free of torch, and what breaks at import breaks in a worker.
-    importlib.import_module("bench.worker").serve(connection, log, allocator)
+    importlib.import_module("bench.worker").serve(connection, allocator, arm)
+
+
+def _redirect_output(log: str) -> None:
+    """What layers print goes to the run's log: the terminal shows progress, and a pipe nobody reads would block."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    os.close(descriptor)
+    sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def death(exitcode: int | None) -> str:

@@ -173,6 +173,14 @@ def test_a_long_call_gets_fewer_slots_so_that_turns_stay_alike() -> None:
     assert plan(host(clock), Work(clock, constant(0.5)), policy, clock.now).slots == 1
 
 
+def test_one_disturbed_window_does_not_cost_a_turn_its_slots() -> None:
+    clock = Clock()
+    # 1 + 10 calls find that 10 make a slot; the next, the first of the trial window, waits for somebody else.
+    work = Work(clock, lambda number: 0.04 if number == 11 else 0.0004)
+    found = plan(host(clock), work, Policy(slot=0.004, slots=5), clock.now)
+    assert (found.calls, found.slots) == (10, 5)
+
+
 def test_a_turn_places_the_inputs_anew_for_every_slot_and_returns_every_sample() -> None:
     clock = Clock()
     work = Work(clock, constant(0.001))

@@ -1,0 +1,221 @@
+"""The A/B run: generations of fresh workers, one per arm, that take short turns in random order, one case at a time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.arms import Arm
+from bench.model import Case, Direction, Policy, Status, UserError
+from bench.protocol import (
+    Answer,
+    Describe,
+    Described,
+    Failed,
+    Finish,
+    Finished,
+    Prepare,
+    Prepared,
+    Proof,
+    Prove,
+    Request,
+    Sample,
+    Turn,
+)
+from bench.verdicts import CPU, GPU, Rule
+from bench.workers import WorkerDied, Workers
+
+CANARIES = ("bench.selftest_layers:ROLL", "bench.selftest_layers:CONV")  # code of the harness: the same in both arms
+WARM_UP = 0.15  # s at most: of many slots the lowest counts, so that the first may be slow
+
+
+class Shot(msgspec.Struct, frozen=True, tag="shot"):
+    """What one generation measured of one case and metric: the slots of each arm, in seconds a call."""
+
+    generation: int
+    case: str
+    metric: str
+    slots: dict[str, tuple[float, ...]]
+
+    @property
+    def key(self) -> str:
+        return key(self.case, self.metric)
+
+    def log(self, arm: str = "B") -> float:
+        """The natural logarithm of the arm's lowest slot: interference only ever adds time."""
+        return math.log(min(self.slots[arm]))
+
+    @property
+    def log_ratio(self) -> float:
+        """Of the new time over the old one."""
+        return self.log("B") - self.log("A")
+
+
+class Broke(msgspec.Struct, frozen=True, tag="broke"):
+    """A case that was right when it was checked came out otherwise in a generation."""
+
+    generation: int
+    case: str
+    arm: str
+    status: Status
+    reason: str
+
+
+class Ran(msgspec.Struct, frozen=True, tag="ran"):
+    """The files that an arm's worker ran; generation -1 is the check."""
+
+    generation: int
+    arm: str
+    files: dict[str, str]
+
+
+Event = Shot | Broke | Ran
+
+
+def key(case: str, metric: str) -> str:
+    """The name of a case's metric: the case's own where it is the latency."""
+    return case if metric == "latency" else f"{case} ({metric})"
+
+
+def case_of(name: str) -> str:
+    """The case that a key belongs to."""
+    return name.removesuffix(" (device)")
+
+
+def kind(name: str) -> str:
+    """Whose noise a key's values have: "cuda" for the GPU's own time, "cpu" for what the host's clock says."""
+    return "cpu" if case_of(name) == name else "cuda"
+
+
+def canaries(cases: Sequence[Case]) -> tuple[Case, ...]:
+    """Two for every device of the suite, on one thread."""
+    devices = dict.fromkeys(case.device for case in cases)
+    direction = Direction.INFERENCE
+    return tuple(Case(layer, "eager", (), "float32", device, 1, direction) for device in devices for layer in CANARIES)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a generation measures a case, and when cases are judged."""
+
+    rule: Rule
+    blocks: int  # ABBA or BAAB, each of two turns of `policy.slots` slots an arm
+    metrics: tuple[str, ...]
+
+
+def effort_for(cases: Sequence[Case]) -> Effort:
+    """A GPU is quieter than a CPU: fewer generations and slots do, and the device's own time is judged too."""
+    if all(case.device.startswith("cuda") for case in cases):
+        return Effort(GPU, 1, ("latency", "device"))
+    return Effort(CPU, 2, ("latency", "device"))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Fresh workers for each pass over the cases. `log` is the file for what they print."""
+
+    arms: tuple[Arm, ...]
+    policy: Policy
+    effort: Effort
+    log: Path
+
+    def environment(self) -> dict[str, Any]:
+        """See environment.describe. Raises UserError where no worker can start."""
+        with self._workers() as workers:
+            answer = self._ask(workers, self.arms[-1], Describe())
+        if not isinstance(answer, Described):
+            raise UserError(f"no worker can start: {_words(answer)}", remedy=f"see {self.log}")
+        return answer.environment
+
+    def check(self, cases: Sequence[Case]) -> Iterator[tuple[Case, Arm, Prepared] | Ran]:
+        """Make and check every case in each arm, which also builds what is yet to be built."""
+        with self._workers() as workers:
+            for arm in self.arms:
+                for case in cases:
+                    answer = self._ask(workers, arm, Prepare(arm.case(case), self.policy, check_only=True))
+                    yield case, arm, answer if isinstance(answer, Prepared) else Prepared(Status.FAILED, _words(answer))
+                yield self._ran(workers, arm, -1)
+
+    def generation(self, number: int, cases: Sequence[Case]) -> Iterator[Event]:
+        """One pair of fresh processes, a case at a time in random order; last, what they ran."""
+        rng = random.Random(f"{self.policy.seed} {number}")
+        with self._workers() as workers:
+            for case in rng.sample(list(cases), len(cases)):
+                yield from self._case(workers, case, number, rng)
+            for arm in self.arms:
+                yield self._ran(workers, arm, number)
+
+    def _case(self, workers: Workers, case: Case, number: int, rng: random.Random) -> Iterator[Shot | Broke]:
+        policy = msgspec.structs.replace(self.policy, warmup_seconds=min(WARM_UP, self.policy.warmup_seconds))
+        arms = {arm.name: arm for arm in self.arms}
+        for name in rng.sample(list(arms), len(arms)):
+            request = Prepare(arms[name].case(case), policy, trusted=True, metrics=self.effort.metrics)
+            answer = self._ask(workers, arms[name], request)
+            if not isinstance(answer, Prepared) or answer.status is not Status.OK:
+                yield _broke(number, case, name, answer)
+                return
+        slots: dict[str, dict[str, tuple[float, ...]]] = {}
+        for turn, name in enumerate(name for _ in range(self.effort.blocks) for name in block(list(arms), rng)):
+            # Another place in memory each turn, and another in each generation.
+            answer = self._ask(workers, arms[name], Sample(1000 * number + turn))
+            if not isinstance(answer, Turn):
+                yield _broke(number, case, name, answer)
+                return
+            for metric, values in answer.values.items():
+                of_arm = slots.setdefault(metric, {})
+                of_arm[name] = of_arm.get(name, ()) + values
+        if number == 0:  # a layer may be right at first and wrong later
+            for name, arm in arms.items():
+                answer = self._ask(workers, arm, Finish())
+                if not isinstance(answer, Finished) or answer.measurement.status is not Status.OK:
+                    yield _broke(number, case, name, answer)
+                    return
+        yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items() if len(taken) == len(arms))
+
+    def _ask(self, workers: Workers, arm: Arm, request: Request) -> Answer:
+        try:
+            return workers.ask(arm.name, request, self.policy.timeout)
+        except WorkerDied as death:
+            return Failed(str(death))
+
+    def _ran(self, workers: Workers, arm: Arm, number: int) -> Ran:
+        answer = self._ask(workers, arm, Prove())
+        return Ran(number, arm.name, answer.files if isinstance(answer, Proof) else {})
+
+    def _workers(self) -> Workers:
+        return Workers(self.log, self.policy.allocator, {arm.name: arm for arm in self.arms})
+
+
+def block(names: list[str], rng: random.Random) -> list[str]:
+    """The order of turns: ABBA or BAAB, so that drift within a block cancels; two turns where there is one arm."""
+    first, *others = rng.sample(names, len(names))
+    return [first, *others, *others, first] if others else [first, first]
+
+
+def _broke(number: int, case: Case, arm: str, answer: Answer) -> Broke:
+    status = Status.FAILED
+    if isinstance(answer, Prepared):
+        status = answer.status
+    elif isinstance(answer, Finished):
+        status = answer.measurement.status
+    return Broke(number, case.id, arm, status, _words(answer))
+
+
+def _words(answer: Answer) -> str:
+    match answer:
+        case Failed(reason) | Prepared(_, reason):
+            return reason
+        case Finished(measurement):
+            return measurement.reason
+    return f"unexpected answer {answer!r}"
+
+
+def ratios(shots: Sequence[Shot]) -> Mapping[str, float]:
+    """A generation's log ratios by case and metric."""
+    return {shot.key: shot.log_ratio for shot in shots}

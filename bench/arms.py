@@ -1,0 +1,192 @@
+"""The two sides of an A/B: which revision of the code under test a worker runs, and how it comes to run that one.
+
+The harness and the suite are the current ones on both sides. A worker has `bench` from here already when it enters
+an arm, so only what it imports afterwards (`layers`, `ext`, a user's own modules) comes from the arm's folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bench import environment
+from bench.model import Case, UserError
+
+WORKING_TREE = "the working tree"
+HARNESS = Path(__file__).resolve().parent
+
+_BEFORE: set[str] = set()  # modules that this process had before it entered an arm
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A revision of a repository, in a folder of its own."""
+
+    name: str  # "A" is the old one, "B" the new
+    revision: str  # as it was asked for
+    commit: str  # the full hash; of the working tree the commit that it started from
+    dirty: bool  # whether the files differ from that commit
+    repository: Path  # the user's checkout
+    root: Path  # this revision's files: a worktree, or the checkout itself
+    paths: tuple[str, ...]  # to put first on sys.path, in this order
+    cache: Path  # below it lies whatever native code is built
+
+    @property
+    def label(self) -> str:
+        """Short words for tables: `main (1a2b3c4)`, `the working tree (1a2b3c4 and changes)`."""
+        return f"{self.revision} ({self.commit[:7]}{' and changes' if self.dirty else ''})"
+
+    def enter(self) -> None:
+        """Make what this process imports from now on come from the arm. Call it before `layers` is imported."""
+        if early := sorted(name for name in sys.modules if name.partition(".")[0] in ("layers", "ext")):
+            raise RuntimeError(f"{early[0]} was imported before the arm was entered")
+        _BEFORE.update(sys.modules)
+        sys.path[:0] = self.paths
+        # torch keys what it compiles by name alone: without a folder of its own, each arm would overwrite the other's.
+        key = "working-tree" if self.root == self.repository else self.commit
+        os.environ["TORCH_EXTENSIONS_DIR"] = str(self.cache / "arms" / key)
+
+    def case(self, case: Case) -> Case:
+        """The case with its layer looked for in this arm: names of modules stay, a path.py:NAME moves along."""
+        source, _, attribute = case.layer.rpartition(":")
+        path = Path(source).resolve()
+        if not source.endswith(".py") or not path.is_relative_to(self.repository):
+            return case
+        return msgspec.structs.replace(case, layer=f"{self.root / path.relative_to(self.repository)}:{attribute}")
+
+    def ran(self) -> dict[str, str]:
+        """What this process has loaded of the arm: SHA-256 by file. Modules by their path below the root, native
+        libraries by their name, wherever the arm built them."""
+        modules = {
+            Path(file)
+            for name, module in list(sys.modules.items())
+            if name not in _BEFORE and (file := getattr(module, "__file__", None))
+        }
+        sources = {path for path in modules if path.suffix == ".py" and path.is_relative_to(self.root)}
+        found = {str(path.relative_to(self.root)): _digest(path) for path in sources if not _installed(path)}
+        return found | {path.name: _digest(path) for path in self._libraries()}
+
+    def _libraries(self) -> Iterator[Path]:
+        try:
+            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return
+        mapped = {Path(line[line.index("/") :]) for line in lines if line.endswith(".so") and "/" in line}
+        for path in sorted(mapped):
+            if (path.is_relative_to(self.root) or path.is_relative_to(self.cache)) and not _installed(path):
+                yield path
+
+
+def _installed(path: Path) -> bool:
+    """Whether it belongs to the Python installation, which may lie inside the checkout, or to the harness."""
+    places = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(path.is_relative_to(place) for place in (*places, HARNESS))
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "gone"
+
+
+@contextmanager
+def arms(repository: Path, old: str, new: str | None, cache: Path) -> Iterator[tuple[Arm, Arm]]:
+    """Both arms while the body runs: the old revision in a worktree, the new one too, or, where None, the working
+    tree as it is. Raises UserError: no repository, no such revision, git's own words."""
+    repository = repository.resolve()
+    with worktree(repository, old) as (root, commit):
+        first = _arm("A", old, commit, repository, root, cache)
+        if new is None:
+            yield first, working_tree(repository, cache)
+        else:
+            with worktree(repository, new) as (other, other_commit):
+                yield first, _arm("B", new, other_commit, repository, other, cache)
+
+
+def working_tree(repository: Path, cache: Path) -> Arm:
+    """The checkout as it is, changes included. Raises UserError."""
+    commit = git(repository, "rev-parse", "HEAD", remedy="commit something first")
+    changes = bool(git(repository, "status", "--porcelain"))
+    return _arm("B", WORKING_TREE, commit, repository, repository, cache, dirty=changes)
+
+
+def _arm(
+    name: str, revision: str, commit: str, repository: Path, root: Path, cache: Path, *, dirty: bool = False
+) -> Arm:
+    found = (Path(entry or ".").resolve() for entry in sys.path)
+    below = [path.relative_to(repository) for path in found if path.is_relative_to(repository) and not _installed(path)]
+    paths = tuple(dict.fromkeys(str(root / path) for path in [*below, Path()]))
+    return Arm(name, revision, commit, dirty, repository, root, paths, cache.resolve())
+
+
+@contextmanager
+def worktree(repository: Path, revision: str) -> Iterator[tuple[Path, str]]:
+    """A folder with the files of a revision, and its full hash; gone afterwards. Raises UserError."""
+    try:
+        commit = git(repository, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    except UserError:
+        remedy = "a branch, tag or commit; in CI fetch it first, for example with fetch-depth: 0"
+        raise UserError(f"no revision {revision!r}", place=str(repository), remedy=remedy) from None
+    git(repository, "worktree", "prune")  # what killed runs left
+    with tempfile.TemporaryDirectory(prefix="layerbench-") as folder:
+        root = Path(folder).resolve() / commit[:12]
+        git(repository, "worktree", "add", "--detach", "--force", str(root), commit)
+        try:
+            yield root, commit
+        finally:
+            git(repository, "worktree", "remove", "--force", str(root))
+
+
+def git(repository: Path, *arguments: str, remedy: str = "") -> str:
+    """What git prints. Raises UserError with what it says on stderr."""
+    command = ("git", "-c", "safe.directory=*", "-C", str(repository), *arguments)
+    try:
+        return environment.output(*command, timeout=300)
+    except FileNotFoundError:
+        raise UserError("git not found", remedy="install git") from None
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip() or f"git {' '.join(arguments)} failed"
+        raise UserError(said.splitlines()[-1], place=str(repository), remedy=remedy) from None
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"git: {error}", place=str(repository)) from None
+
+
+def layer_file(name: str) -> Path | None:
+    """Where a suite's layer is written, once this process has loaded it."""
+    source = name.rpartition(":")[0]
+    if source.endswith(".py"):
+        return Path(source).resolve()
+    module = sys.modules.get(source or f"layers.{name}")
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def repository_of(files: Iterable[Path]) -> Path | None:
+    """The checkout in which all of these files are committed or at least known to git; None where none is.
+
+    Raises UserError where they are in several.
+    """
+    homes = dict.fromkeys(home for file in files if (home := _home(file.resolve())))
+    if len(homes) > 1:
+        names = " and ".join(map(str, homes))
+        raise UserError(f"the suite's layers lie in several repositories: {names}", remedy="say which with --repo")
+    return next(iter(homes), None)
+
+
+def _home(file: Path) -> Path | None:
+    try:  # known to git, not only inside: a virtual environment may lie in somebody's checkout
+        git(file.parent, "ls-files", "--error-unmatch", str(file))
+        return Path(git(file.parent, "rev-parse", "--show-toplevel")).resolve()
+    except UserError:
+        return None

@@ -1,0 +1,39 @@
+"""What the parts of the command line share: the two consoles, the exit, a suite as it was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from bench.model import Suite, UserError
+
+if TYPE_CHECKING:
+    from bench.gate import Exit
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Only = Annotated[list[str] | None, typer.Option(help="Only cases whose id contains this text; may be repeated")]
+SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
+
+
+def leave(code: Exit) -> NoReturn:
+    """End the command with this exit code."""
+    raise typer.Exit(int(code))
+
+
+def load_suite(path: str) -> Suite:
+    """The suite in a YAML file. Raises UserError."""
+    if not path:
+        raise UserError("no suite", remedy="layerbench run configs/quickstart.yaml, or --resume FOLDER")
+    from bench.workers import start_server
+
+    start_server()  # torch takes seconds to import: the workers' copy beside this one
+    import layers
+    from bench import config
+    from bench.machine import cpus
+    from layers.variants import VARIANTS
+
+    return config.load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus())

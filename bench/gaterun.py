@@ -1,0 +1,297 @@
+"""Carries a gate out: checks both arms, measures generation by generation, judges at every look, keeps a record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from bench import ab, arms, gate
+from bench.ab import Broke, Effort, Event, Pairs, Ran, Shot
+from bench.arms import Arm
+from bench.gate import Entry, Line, Report, Result
+from bench.model import SCHEMA, Case, Status, Suite, UserError
+from bench.protocol import Prepared
+from bench.verdicts import SUITE, TAU, Finding, Verdicts
+
+FILE = "gate.jsonl"
+SECONDS = 300.0  # that the generations may take
+
+Tell = Callable[[str, float, str], None]  # what is being done, the share of the work that is done, details
+States = dict[str, dict[str, Prepared]]  # by case and arm
+
+
+class GateHeader(msgspec.Struct, frozen=True, tag="gate"):
+    """First line of gate.jsonl."""
+
+    schema: int
+    started: str
+    suite: Suite
+    arms: dict[str, str]
+
+
+class Record:
+    """gate.jsonl: every event is in it as soon as it is known. Use with `with`. Raises UserError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._file = path.open("wb")
+        except OSError as error:
+            raise UserError(f"cannot write: {error.strerror}", place=str(path), remedy="another --out") from None
+
+    def __enter__(self) -> Record:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def append(self, event: GateHeader | Event) -> None:
+        try:
+            self._file.write(msgspec.json.encode(event) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise UserError(f"cannot write: {error.strerror}", place=str(self._path)) from None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one way of measuring found: times, or instructions."""
+
+    lines: dict[str, Line]
+    canaries: tuple[Line, ...] = ()
+    whole: Entry | None = None
+    problems: tuple[str, ...] = ()
+
+
+def run(
+    suite: Suite,
+    pair: tuple[Arm, Arm],
+    folder: Path,
+    tell: Tell,
+    *,
+    metrics: Sequence[str] = ("latency",),
+    seconds: float = SECONDS,
+    identical: bool = False,
+    effort: Effort | None = None,
+) -> Report:
+    """Compare two arms on a suite; the record goes into `folder`. Raises UserError.
+
+    `metrics` are "latency" (on a GPU device time too) and "instructions". `identical` allows arms that ran the same
+    files, which measures the noise itself. `effort` is by device.
+    """
+    started, begin = datetime.now(UTC), time.monotonic()
+    parts = []
+    if "instructions" in metrics:
+        parts.append(counted(suite, pair, tell, identical=identical))
+    if "latency" in metrics:
+        parts.append(Times(suite, pair, folder, tell, seconds, identical, effort).part())
+    return Report(
+        suite=suite.name,
+        old=pair[0].label,
+        new=pair[1].label,
+        started=started.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - begin,
+        lines=tuple(gate.merged([part.lines[name] for part in parts]) for name in suite.cases()),
+        canaries=tuple(line for part in parts for line in part.canaries),
+        whole=next((part.whole for part in parts if part.whole), None),
+        problems=tuple(dict.fromkeys(problem for part in parts for problem in part.problems)),
+    )
+
+
+def counted(suite: Suite, pair: tuple[Arm, Arm], tell: Tell, *, identical: bool) -> Part:
+    """The comparison of instruction counts. Raises UserError where there are none to be had."""
+    from bench import instructions
+
+    plan = suite.cases()
+    cases = [planned.case for planned in plan.values()]
+    old, new = instructions.count_both(
+        cases,
+        suite.policy,
+        *pair,
+        prove=Arm.ran,
+        progress=lambda text, share: tell("count instructions", share, text),
+    )
+    lines: dict[str, Line] = {}
+    for name, planned in plan.items():
+        before, now = old.cases[name], new.cases[name]
+        line = gate.unmeasured(name, before, now, planned.expect)
+        if line is None:
+            change = instructions.compare(now, before)
+            line = gate.line_of(name, [gate.entry_of_counts(before.value, now.value, change)])
+        lines[name] = line
+    running = [case for case in cases if lines[case.id].entries]
+    files = {arm.name: counts.ran for arm, counts in zip(pair, (old, new), strict=True)}
+    return Part(lines, problems=tuple(proof(pair, files, running, identical=identical)))
+
+
+@dataclass
+class Times:
+    """The A/B of times."""
+
+    suite: Suite
+    pair: tuple[Arm, Arm]
+    folder: Path
+    tell: Tell
+    seconds: float
+    identical: bool
+    effort: Effort | None
+    _lines: dict[str, Line] = field(default_factory=dict)
+    _problems: list[str] = field(default_factory=list)
+    _shots: dict[str, list[Shot]] = field(default_factory=dict)
+    _files: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def part(self) -> Part:
+        """Check, measure, judge."""
+        plan = self.suite.cases()
+        cases = [planned.case for planned in plan.values()]
+        canaries = ab.canaries(cases)
+        pairs = Pairs(self.pair, self.suite.policy, self.effort or ab.effort_for(cases), self.folder / "workers.log")
+        verdicts: Verdicts | None = None
+        with Record(self.folder / FILE) as record:
+            labels = {arm.name: arm.label for arm in self.pair}
+            record.append(GateHeader(SCHEMA, datetime.now(UTC).isoformat(timespec="seconds"), self.suite, labels))
+            states, self._files = check(pairs, [*cases, *canaries], record, self.tell)
+            for case in cases:
+                state = states[case.id]
+                if line := gate.unmeasured(case.id, state["A"], state["B"], plan[case.id].expect):
+                    self._lines[case.id] = line
+            running = [case for case in cases if case.id not in self._lines]
+            self._prove(running, canaries, states)
+            if running and not self._problems:
+                right = [case for case in canaries if all(one.status is Status.OK for one in states[case.id].values())]
+                verdicts = self._measure(pairs, running, right, record)
+        return Part(
+            {case.id: self._line(case, verdicts) for case in cases},
+            tuple(self._line(case, verdicts) for case in canaries) if verdicts else (),
+            self._whole(verdicts),
+            tuple(self._problems),
+        )
+
+    def _prove(self, running: Sequence[Case], canaries: Sequence[Case], states: States) -> None:
+        """That each arm ran its own revision, and that what they ran differs."""
+        for case in canaries:
+            for side, state in states[case.id].items():
+                if state.status not in (Status.OK, Status.SKIPPED):
+                    self._problems.append(f"canary {case.id} in {side}: {state.status}: {state.reason}")
+        self._problems += proof(self.pair, self._files, running, identical=self.identical)
+
+    def _measure(
+        self, pairs: Pairs, running: Sequence[Case], guards: Sequence[Case], record: Record
+    ) -> Verdicts | None:
+        begin, longest = time.monotonic(), 0.0
+        rule, verdicts, look = pairs.effort.rule, None, 0
+        going, number = list(running), 0
+        while going and look < len(rule.looks) and not self._problems:
+            start = time.monotonic()
+            self.tell(
+                f"generation {number + 1} of at most {rule.looks[-1]}: {len(going)} cases",
+                0.1 + 0.9 * number / rule.looks[-1],
+                "",
+            )
+            values = self._generation(pairs, number, [*going, *guards], record)
+            going = [case for case in going if case.id not in self._lines]
+            if verdicts is None:
+                verdicts = _verdicts(values, pairs, guards)
+            for name in [name for name in verdicts.taus if ab.case_of(name) in self._lines]:
+                verdicts.drop(name)
+            verdicts.add({name: x for name, x in values.items() if name in verdicts.taus})
+            number += 1
+            longest = max(longest, time.monotonic() - start)
+            late = time.monotonic() - begin + longest > self.seconds
+            if number == rule.looks[look] or (late and number >= 4):
+                verdicts.look(look)
+                look = len(rule.looks) if late else look + 1
+                for name, one in verdicts.broken_canaries().items():
+                    self._problems.append(f"canary {name}, the same code in both arms, differs: {one.ratio:.3f}")
+                left = {ab.case_of(name) for name in verdicts.open()}
+                going = [case for case in going if case.id in left]
+        return verdicts
+
+    def _generation(self, pairs: Pairs, number: int, cases: Sequence[Case], record: Record) -> Mapping[str, float]:
+        shots: list[Shot] = []
+        for event in pairs.generation(number, cases):
+            record.append(event)
+            if isinstance(event, Shot):
+                shots.append(event)
+                self._shots.setdefault(event.key, []).append(event)
+            elif isinstance(event, Broke) and event.case not in self.suite.cases():
+                self._problems.append(f"canary {event.case} in {event.arm}: {event.status}: {event.reason}")
+            elif isinstance(event, Broke):
+                result = Result.BROKEN if event.arm == "B" else Result.LOST
+                self._lines[event.case] = Line(event.case, result, f"{event.arm} {event.status}: {event.reason}")
+            elif changed := _changed(self._files[event.arm], event.files):
+                self._problems.append(f"{changed} of {event.arm} changed while it was measured")
+        return ab.ratios(shots)
+
+    def _line(self, case: Case, verdicts: Verdicts | None) -> Line:
+        if case.id in self._lines:
+            return self._lines[case.id]
+        keys = [name for name in (verdicts.findings if verdicts else {}) if ab.case_of(name) == case.id]
+        if verdicts is None or not keys:
+            return Line(case.id, Result.LOST, "not measured")
+        return gate.line_of(case.id, [self._entry(name, verdicts.findings[name]) for name in keys])
+
+    def _entry(self, name: str, finding: Finding) -> Entry:
+        shots = self._shots[name]
+        old, new = (min(min(shot.slots[arm.name]) for shot in shots) for arm in self.pair)
+        return gate.entry_of(finding, shots[0].metric, old, new)
+
+    def _whole(self, verdicts: Verdicts | None) -> Entry | None:
+        """Only a regression or an improvement of all is news; doubt about all is in the cases' own lines."""
+        finding = verdicts.findings.get(SUITE) if verdicts else None
+        if finding is None:
+            return None
+        entry = gate.entry_of(finding, "all", 1.0, finding.ratio)
+        return msgspec.structs.replace(entry, result=Result.OK) if entry.result is Result.INCONCLUSIVE else entry
+
+
+def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tuple[States, dict[str, dict[str, str]]]:
+    """Build and check every case in every arm; what came of it, and the files that each arm ran."""
+    states: States = {case.id: {} for case in cases}
+    files: dict[str, dict[str, str]] = {}
+    done, total = 0, len(pairs.arms) * len(cases)
+    for event in pairs.check(cases):
+        if isinstance(event, Ran):
+            record.append(event)
+            files[event.arm] = event.files
+            continue
+        case, arm, prepared = event
+        states[case.id][arm.name] = prepared
+        done += 1
+        tell(f"build and check {arm.label}", 0.1 * done / total, case.id)
+    return states, files
+
+
+def proof(
+    pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running: Sequence[Case], *, identical: bool
+) -> list[str]:
+    """What speaks against having compared the two revisions: an arm ran other code, or both ran the same."""
+    problems = []
+    for arm in pair:
+        for layer in dict.fromkeys(case.layer for case in running):
+            file = arms.layer_file(layer)
+            if file is None or not file.is_relative_to(arm.repository):
+                continue  # not the repository's: the same in both arms
+            if str(file.relative_to(arm.repository)) not in files.get(arm.name, {}):
+                problems.append(f"{arm.name} did not run {layer} from {arm.label}: it came from elsewhere")
+    old, new = (files.get(arm.name, {}) for arm in pair)
+    if running and old == new and not identical:
+        problems.append(f"identical arms: all {len(new)} files that were run are the same in both revisions")
+    return problems
+
+
+def _verdicts(values: Mapping[str, float], pairs: Pairs, guards: Sequence[Case]) -> Verdicts:
+    taus = {name: TAU[ab.kind(name)] for name in values}
+    names = {case.id for case in guards}
+    return Verdicts(pairs.effort.rule, taus, frozenset(name for name in values if ab.case_of(name) in names))
+
+
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """A file that both ran and that is no longer the same; later workers may run fewer files, never others."""
+    return next((file for file, digest in after.items() if before.get(file, digest) != digest), "")

@@ -1,0 +1,191 @@
+"""The part of the command line that gates a change: `gate` and `baseline update`."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from bench.console import Only, err, leave, load_suite, out
+from bench.model import Suite, UserError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from bench.arms import Arm
+    from bench.gate import Report
+
+SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite", show_default=False)]
+Repository = Annotated[
+    Path | None, typer.Option(help="Repository of the code under test", show_default="that of the suite's layers")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--out", help="Folder for results", show_default="results/runs/<time>-gate-<suite>")
+]
+
+
+baseline = typer.Typer(help="Keep stored baselines.", no_args_is_help=True)
+
+
+def add(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command()(gate)
+    app.add_typer(baseline, name="baseline")
+
+
+def gate(
+    suite: SuiteOption,
+    against: Annotated[str, typer.Option(help="The old revision: a branch, tag or commit", show_default=False)] = "",
+    revision: Annotated[str, typer.Option(help="The new one", show_default="the working tree")] = "",
+    stored: Annotated[
+        Path | None, typer.Option("--baseline", help="Compare with this file of `baseline update` instead")
+    ] = None,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="Take another machine's baseline too, as ratios and as a warning only")
+    ] = False,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="latency or instructions; may be repeated", show_default="latency"),
+    ] = None,
+    repo: Repository = None,
+    seconds: Annotated[float, typer.Option(help="Most that the generations may take")] = 300.0,
+    only: Only = None,
+    folder: Folder = None,
+) -> None:
+    """Is anything slower than in another revision? Fails where it is, and says so where it cannot tell.
+
+    Fresh processes of both revisions take turns; whatever is still undecided after 8 pairs goes on to 16 and 24.
+    """
+    from bench import gaterun
+    from bench.gate import Exit
+    from bench.progress import TimeBar
+
+    if bool(against) == bool(stored):
+        raise UserError("one thing to compare with is needed", remedy="--against REV, or --baseline FILE")
+    metrics = metrics or ["latency"]
+    if wrong := [name for name in metrics if name not in ("latency", "instructions")]:
+        raise UserError(f"no metric {wrong[0]!r}", place="--metric", remedy="latency or instructions")
+    if stored and metrics != ["latency"]:
+        raise UserError("a baseline holds no instruction counts", remedy="--against REV counts both sides")
+    if stored and only:
+        raise UserError("a part of a suite cannot be compared with a baseline of all of it", remedy="leave out --only")
+    resolved = load_suite(suite).only(only or [])
+    place = _new_folder(folder, resolved)
+    try:
+        if stored:
+            report = _against_baseline(resolved, repo, stored, ratios, place)
+        else:
+            with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
+                report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
+    except KeyboardInterrupt:
+        err.print(f"interrupted: what was measured is in {place / gaterun.FILE}")
+        leave(Exit.INTERRUPTED)
+    _show(report, place)
+    leave(report.exit)
+
+
+@baseline.command()
+def update(
+    suite: SuiteOption,
+    repo: Repository = None,
+    target: Annotated[Path, typer.Option("--to", help="Folder of the baselines")] = Path("results/baselines"),
+    folder: Folder = None,
+) -> None:
+    """Measure a suite and keep its times as this machine's baseline, with their noise."""
+    from bench import arms, baselines
+    from bench.gate import Exit
+    from bench.model import Status
+    from bench.progress import TimeBar
+    from bench.units import percent
+
+    resolved = load_suite(suite)
+    place = _new_folder(folder, resolved)
+    arm = arms.working_tree(_repository(resolved, repo), _cache())
+    with TimeBar(out) as bar:
+        machine = baselines.fingerprint(resolved, arm, place)
+        measured = baselines.measure(resolved, arm, place, bar.show, machine)
+    for one in measured.stored:
+        text = f"noise {percent(one.noise)}" if one.status is Status.OK else f"{one.status}: {one.reason}"
+        out.print(f"  {escape(one.key)}  {escape(text)}", soft_wrap=True)
+    bad = [one for one in measured.stored if one.status in (Status.INCORRECT, Status.FAILED)]
+    plan = resolved.cases()
+    if surprises := [one.case for one in bad if one.case not in plan or plan[one.case].expect is not one.status]:
+        err.print(f"[red]not written[/]: {escape(', '.join(surprises))} came out otherwise than the suite expects")
+        leave(Exit.BAD)
+    path = baselines.path_of(machine, resolved.name, target)
+    baselines.save(measured, path)
+    out.print(f"baseline: {escape(str(path))}", soft_wrap=True)
+
+
+def _arms(suite: Suite, repo: Path | None, against: str, revision: str) -> AbstractContextManager[tuple[Arm, Arm]]:
+    from bench import arms
+
+    return arms.arms(_repository(suite, repo), against, revision or None, _cache())
+
+
+def _against_baseline(suite: Suite, repo: Path | None, file: Path, ratios: bool, folder: Path) -> Report:
+    from bench import arms, baselines
+    from bench.progress import TimeBar
+
+    old = baselines.load(file)
+    arm = arms.working_tree(_repository(suite, repo), _cache())
+    begin = time.monotonic()
+    with TimeBar(out) as bar:
+        machine = baselines.fingerprint(suite, arm, folder)
+        why = baselines.refusal(old, suite.name, machine)
+        if why and not ratios:
+            return baselines.refused(old, suite.name, why)
+        new = baselines.measure(suite, arm, folder, bar.show, machine)
+    return (baselines.ratios if why else baselines.compare)(old, new, suite, time.monotonic() - begin)
+
+
+def _show(report: Report, folder: Path) -> None:
+    from bench.formats import verdicts
+
+    out.print(verdicts.render(report))
+    try:
+        written = verdicts.write(report, folder)
+        if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(step).open("a", encoding="utf-8") as file:
+                file.write(verdicts.markdown(report))
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", place=str(folder)) from None
+    names = ", ".join(path.name for path in written)
+    out.print(f"in {escape(str(folder))}: {names}", soft_wrap=True)
+
+
+def _repository(suite: Suite, given: Path | None) -> Path:
+    """The one that holds the code under test: a user's own layers come before ours."""
+    from bench import arms
+
+    if given:
+        return Path(arms.git(given, "rev-parse", "--show-toplevel", remedy="--repo names a folder of a git repository"))
+    names = dict.fromkeys(planned.case.layer for planned in suite.cases().values())
+    own = [name for name in names if ":" in name]
+    files = [file for name in own or names if (file := arms.layer_file(name))]
+    found = arms.repository_of(files)
+    if found is None:
+        raise UserError(
+            f"no git repository holds {files[0] if files else 'the layers'}", remedy="say which with --repo"
+        )
+    return found
+
+
+def _cache() -> Path:
+    from ext import build
+
+    return build.cache()
+
+
+def _new_folder(folder: Path | None, suite: Suite) -> Path:
+    folder = folder or Path("results/runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-gate-{suite.name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make it: {error.strerror}", place=str(folder), remedy="another --out") from None
+    return folder

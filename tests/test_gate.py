@@ -1,0 +1,407 @@
+"""The gate beyond its statistics: what ran, what is comparable, exit codes, formats, whole commands on real workers."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from rich.console import Console
+from runs import case
+
+from bench import ab, arms, cli, gate, gaterun
+from bench.ab import Effort, Shot
+from bench.arms import Arm
+from bench.formats import verdicts
+from bench.gate import Entry, Exit, Line, Report, Result
+from bench.model import Block, Case, Direction, Planned, Policy, Status, Suite, UserError, Verdict
+from bench.protocol import Prepared
+from bench.stats import Comparison
+from bench.verdicts import Rule
+
+LAYER = """
+import torch
+from torch import nn
+from layers import Layer
+
+class Work(nn.Module):
+    def forward(self, x):
+        for _ in range({steps}):
+            x = x + 1
+        return x
+
+def inputs(generator):
+    return (torch.randn(64, generator=generator),)
+
+WORK = Layer("work", {{"eager": Work}}, inputs)
+STILL = Layer("still", {{"eager": nn.Identity}}, inputs)
+"""
+POLICY = {"slot": 0.0005, "slots": 2, "warmup_seconds": 0.02, "warmup_calls": 1, "timeout": 60}
+OK = Prepared(Status.OK)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.com", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, **files: str) -> str:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "a change")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A user's repository with one commit of their layers."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    commit(folder, mine=LAYER.format(steps=4))
+    return folder.resolve()
+
+
+def suite_file(repository: Path, *names: str) -> Path:
+    groups = [
+        {"layer": f"{repository / 'mine.py'}:{name}", "axes": {"threads": 1, "direction": "inference"}}
+        for name in names
+    ]
+    path = repository.parent / "theirs.yaml"
+    path.write_text(json.dumps({"policy": POLICY, "groups": groups}), encoding="utf-8")
+    return path
+
+
+def run_gate(repository: Path, *names: str, against: str = "HEAD") -> tuple[int, Report]:
+    folder = repository.parent / "out"
+    arguments = ["gate", "--suite", str(suite_file(repository, *names)), "--against", against, "--out", str(folder)]
+    code = cli.command(arguments)
+    return code, msgspec.json.decode((folder / "gate.json").read_bytes(), type=Report)
+
+
+def an_arm(root: Path, repository: Path) -> Arm:
+    return Arm("A", "HEAD", "0" * 40, False, repository, root, (), root)
+
+
+def entry(result: Result, metric: str = "latency", ratio: float = 1.0) -> Entry:
+    return Entry(
+        metric=metric, unit="s", result=result, ratio=ratio, old=1e-3, new=ratio * 1e-3, low=ratio * 0.99,
+        high=ratio * 1.01, noise=0.03, sees=0.09, needs=40, generations=24,
+    )  # fmt: skip
+
+
+def report(*results: Result, whole: Entry | None = None, problems: tuple[str, ...] = ()) -> Report:
+    lines = [
+        gate.line_of(f"case <{number}> | a", [entry(result)])
+        if result in (Result.REGRESSED, Result.INCONCLUSIVE, Result.IMPROVED, Result.OK)
+        else Line(f"case <{number}> | a", result, "because\nof this")
+        for number, result in enumerate(results)
+    ]
+    return Report(
+        suite="s", old="main (1234567)", new="the working tree", started="2026-01-02T03:04:05+00:00", seconds=12.0,
+        lines=tuple(lines), whole=whole, problems=problems,
+    )  # fmt: skip
+
+
+# What ran
+
+
+def test_a_block_of_turns_is_abba_or_baab() -> None:
+    rng = random.Random(0)
+    assert {"".join(ab.block(["A", "B"], rng)) for _ in range(50)} == {"ABBA", "BAAB"}
+    assert ab.block(["B"], rng) == ["B", "B"]
+
+
+def test_a_ratio_is_of_the_lowest_slots_new_over_old() -> None:
+    shot = Shot(0, "a", "latency", {"A": (2.0, 1.0, 9.0), "B": (4.0, 3.0)})
+    assert shot.log_ratio == pytest.approx(1.0986, abs=1e-4)
+    assert (shot.key, ab.key("a", "device")) == ("a", "a (device)")
+    assert (ab.kind("a"), ab.kind("a (device)"), ab.case_of("a (device)")) == ("cpu", "cuda", "a")
+
+
+def test_every_device_of_a_suite_has_its_canaries() -> None:
+    found = ab.canaries([case(device="cpu"), case(device="cuda"), case(device="cpu", k=2)])
+    assert [(one.device, one.layer.rpartition(":")[2]) for one in found] == [
+        ("cpu", "ROLL"), ("cpu", "CONV"), ("cuda", "ROLL"), ("cuda", "CONV"),
+    ]  # fmt: skip
+
+
+def test_the_old_revision_lies_in_a_worktree_for_as_long_as_it_is_needed(repository: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    commit(repository, mine="NEW = 1\n")
+    (repository / "mine.py").write_text("NEWER = 1\n", encoding="utf-8")
+    with arms.arms(repository, "HEAD~1", None, repository) as (old, new):
+        assert (old.root / "mine.py").read_text(encoding="utf-8") == LAYER.format(steps=4)
+        assert (old.commit, old.dirty, new.dirty, new.root) == (first, False, True, repository)
+        assert new.label == f"the working tree ({new.commit[:7]} and changes)"
+        assert old.paths == (str(old.root),)
+    assert not old.root.exists()
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_two_revisions_get_a_worktree_each(repository: Path) -> None:
+    commit(repository, mine="NEW = 1\n")
+    with arms.arms(repository, "HEAD~1", "HEAD", repository) as (old, new):
+        assert (new.root / "mine.py").read_text(encoding="utf-8") == "NEW = 1\n"
+        assert len({old.root, new.root, repository}) == 3
+        assert not new.dirty
+
+
+def test_a_revision_that_does_not_exist_is_named(repository: Path) -> None:
+    with (
+        pytest.raises(UserError, match=r"no revision 'nonsense' \(a branch, tag or commit"),
+        arms.arms(repository, "nonsense", None, repository),
+    ):
+        pass
+
+
+def test_folders_of_the_repository_on_the_path_move_along(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(repository / "src"), "/usr/lib/python3", str(repository)])
+    with arms.arms(repository, "HEAD", None, repository) as (old, _):
+        assert old.paths == (str(old.root / "src"), str(old.root))
+
+
+def test_a_layer_named_by_its_file_is_looked_for_in_the_arm(tmp_path: Path) -> None:
+    arm = an_arm(tmp_path / "old", tmp_path / "theirs")
+    inside = msgspec.structs.replace(case(), layer=f"{tmp_path}/theirs/a/b.py:NAME")
+    assert arm.case(inside).layer == f"{tmp_path}/old/a/b.py:NAME"
+    for name in ("shift", "pkg.module:NAME", f"{tmp_path}/other/b.py:NAME"):
+        other = msgspec.structs.replace(case(), layer=name)
+        assert arm.case(other) == other
+
+
+def test_the_repository_is_that_of_the_layers(repository: Path, tmp_path: Path) -> None:
+    assert arms.repository_of([repository / "mine.py"]) == repository
+    (repository / "untracked.py").write_text("", encoding="utf-8")
+    assert arms.repository_of([repository / "untracked.py", tmp_path / "nowhere.py"]) is None
+    with pytest.raises(UserError, match="several repositories"):
+        arms.repository_of([repository / "mine.py", Path(arms.__file__)])
+
+
+# What is comparable
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected", "result"),
+    [
+        ("ok", "ok", "ok", None),
+        ("ok", "ok", "incorrect", Result.BROKEN),
+        ("skipped", "skipped", "ok", Result.SKIPPED),
+        ("ok", "skipped", "ok", Result.LOST),
+        ("skipped", "ok", "ok", Result.LOST),
+        ("failed", "ok", "ok", Result.LOST),
+        ("incorrect", "ok", "ok", Result.OK),
+        ("ok", "incorrect", "ok", Result.BROKEN),
+        ("ok", "failed", "ok", Result.BROKEN),
+        ("skipped", "failed", "ok", Result.BROKEN),
+        ("failed", "failed", "ok", Result.BROKEN),
+        ("incorrect", "incorrect", "incorrect", Result.EXPECTED),
+        ("incorrect", "failed", "incorrect", Result.BROKEN),
+    ],
+)
+def test_a_case_that_is_not_right_on_both_sides_is_never_quietly_a_pass(
+    old: str, new: str, expected: str, result: Result | None
+) -> None:
+    line = gate.unmeasured("a", Prepared(Status(old), "x"), Prepared(Status(new), "y"), Status(expected))
+    assert (line.result if line else None) is result
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        ((Result.OK, Result.IMPROVED, Result.SKIPPED, Result.EXPECTED), 0),
+        ((Result.OK, Result.REGRESSED, Result.INCONCLUSIVE), 1),
+        ((Result.OK, Result.BROKEN), 1),
+        ((Result.OK, Result.INCONCLUSIVE), 3),
+        ((Result.REGRESSED, Result.LOST), 4),
+        ((Result.SKIPPED,), 4),
+        ((), 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_and_nothing_compared_is_no_pass(
+    results: tuple[Result, ...], code: int
+) -> None:
+    assert report(*results).exit == code
+
+
+def test_problems_and_the_suite_as_a_whole_decide_too() -> None:
+    assert report(Result.OK, problems=("canary differs",)).exit is Exit.NOT_COMPARABLE
+    assert report(Result.OK, whole=entry(Result.REGRESSED)).exit is Exit.BAD
+
+
+@pytest.mark.parametrize(
+    ("verdict", "result"),
+    [
+        ("slower", Result.REGRESSED),
+        ("faster", Result.IMPROVED),
+        ("same", Result.OK),
+        ("undecided", Result.INCONCLUSIVE),
+    ],
+)
+def test_counts_are_shown_as_new_over_old(verdict: str, result: Result) -> None:
+    found = gate.entry_of_counts(1000, 1250, Comparison(0.8, (0.78, 0.82), Verdict(verdict), 5))
+    assert (found.result, found.metric, found.old, found.new) == (result, "instructions", 1000, 1250)
+    assert (found.ratio, found.low, found.high) == pytest.approx((1.25, 1 / 0.82, 1 / 0.78))
+
+
+def test_metrics_of_a_case_share_a_line_as_bad_as_the_worst() -> None:
+    times = gate.line_of("a", [entry(Result.OK)])
+    counts = gate.line_of("a", [entry(Result.REGRESSED, "instructions")])
+    skipped = Line("a", Result.SKIPPED, "valgrind counts no instructions of a GPU")
+    both = gate.merged([times, counts])
+    assert (both.result, [one.metric for one in both.entries]) == (Result.REGRESSED, ["latency", "instructions"])
+    assert gate.merged([times, skipped]) == times
+    assert gate.merged([skipped, skipped]) == skipped
+
+
+# Formats
+
+EVERYTHING = report(*Result, whole=entry(Result.REGRESSED, "all", 1.05), problems=("canary 1 differs",))
+
+
+def shown(what: Report, width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(verdicts.render(what))
+    return console.export_text()
+
+
+def test_the_table_names_every_case_and_the_ending() -> None:
+    text = shown(EVERYTHING)
+    for number, result in enumerate(Result):
+        assert f"case <{number}> | a" in text
+        assert str(result) in text
+    assert text.count("not comparable: 1 not comparable, 1 broken, 1 regressed") == 1
+    assert "noise 3.0 % a generation, so this run sees a slow-down of 9.0 %" in text
+    assert "about 40 generations would decide" in text
+    assert "the whole suite regressed: +5.0 %" in text
+
+
+def test_cases_are_named_by_what_tells_them_apart() -> None:
+    ids = [case("shift", variant, direction, k=3, length=length).id for variant, direction, length in
+           (("eager", "forward", 8), ("native", "forward", 8), ("eager", "backward", 16))]  # fmt: skip
+    ids += [case("a/b.py:MINE", n=1).id, "no id at all"]
+    assert list(verdicts.names([Line(name, Result.OK) for name in ids]).values()) == [
+        "shift length=8 forward eager",
+        "shift length=8 forward native",
+        "shift length=16 backward eager",
+        "b.py:MINE forward eager",
+        "no id at all",
+    ]
+
+
+def test_a_large_suite_fits_a_screen() -> None:
+    many = report(*[Result.OK] * 60, Result.REGRESSED)
+    text = shown(many, 80)
+    assert len(text.splitlines()) < 24
+    assert "and 60 more that are ok" in text
+    assert "case <60>" in text
+
+
+def test_markdown_escapes_names_and_folds_the_whole_table_away() -> None:
+    page = verdicts.markdown(EVERYTHING)
+    assert page.startswith("### layerbench gate: not comparable\n")
+    assert "case \\<2\\> \\| a" in page
+    assert page.count("<details>") == page.count("</details>") == 1
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
+
+
+def test_junit_passes_only_what_passed() -> None:
+    root = ElementTree.fromstring(verdicts.junit(EVERYTHING))
+    kinds = {test.get("name"): [child.tag for child in test if child.tag != "system-out"] for test in root}
+    by_result = {result: kinds[f"case <{number}> | a"] for number, result in enumerate(Result)}
+    assert by_result == {
+        Result.LOST: ["error"],
+        Result.BROKEN: ["error"],
+        Result.REGRESSED: ["failure"],
+        Result.INCONCLUSIVE: ["error"],
+        Result.IMPROVED: [],
+        Result.OK: [],
+        Result.EXPECTED: [],
+        Result.SKIPPED: ["skipped"],
+    }
+    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("10", "2", "4", "1")
+
+
+def test_a_report_survives_json_which_also_has_the_exit_code(tmp_path: Path) -> None:
+    written = {path.name: path for path in verdicts.write(EVERYTHING, tmp_path)}
+    content = written["gate.json"].read_bytes()
+    assert msgspec.json.decode(content, type=Report) == EVERYTHING
+    assert json.loads(content)["exit"] == 4
+
+
+# Whole commands
+
+
+def test_identical_arms_are_not_comparable(repository: Path) -> None:
+    code, found = run_gate(repository, "STILL")
+    assert code == 4
+    assert any("identical arms" in problem for problem in found.problems)
+
+
+def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comparable(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = LAYER.format(steps=4).replace("STILL =", "OTHER =")
+    commit(repository, mine=old)
+    commit(repository, mine=LAYER.format(steps=4).replace("x = x + 1", "raise RuntimeError('oh')"))
+    code, found = run_gate(repository, "WORK", against="HEAD~1")
+    assert code == 1
+    assert [(line.result, "oh" in line.reason) for line in found.lines] == [(Result.BROKEN, True)]
+    summary = repository.parent / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    code, found = run_gate(repository, "STILL", against="HEAD~1")
+    assert code == 4
+    assert found.lines[0].result is Result.LOST
+    assert "defines no 'STILL'" in found.lines[0].reason
+    assert summary.read_text(encoding="utf-8").startswith("### layerbench gate: not comparable")
+
+
+def test_more_work_is_found_and_every_generation_is_on_disk(repository: Path) -> None:
+    commit(repository, mine=LAYER.format(steps=64))
+    cases = [
+        Case(f"{repository / 'mine.py'}:{name}", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
+        for name in ("WORK", "STILL")
+    ]
+    suite = Suite("theirs", msgspec.convert(POLICY, Policy), tuple(Block("eager", (Planned(one),)) for one in cases))
+    effort = Effort(Rule(looks=(4, 6), family=1e-4), 1, ("latency",))
+    with arms.arms(repository, "HEAD~1", "HEAD", repository / "cache") as pair:
+        found = gaterun.run(suite, pair, repository.parent, lambda *_: None, effort=effort)
+    assert found.problems == ()
+    assert found.lines[0].result is Result.REGRESSED
+    assert found.lines[0].entries[0].ratio > 4
+    assert found.lines[0].entries[0].generations == 6
+    assert found.lines[1].result in (Result.OK, Result.INCONCLUSIVE)
+    events = [json.loads(line) for line in (repository.parent / gaterun.FILE).read_bytes().splitlines()]
+    assert events[0]["type"] == "gate"
+    shots = [event for event in events if event["type"] == "shot" and event["case"] == cases[0].id]
+    assert [event["generation"] for event in shots] == list(range(6))
+    assert {len(values) for event in shots for values in event["slots"].values()} <= {2, 4}  # one of a slow window
+    ran = [event for event in events if event["type"] == "ran"]
+    assert len({event["files"]["mine.py"] for event in ran if event["arm"] == "A"}) == 1
+    assert {event["files"]["mine.py"] for event in ran} == {ran[0]["files"]["mine.py"], ran[1]["files"]["mine.py"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "one thing to compare with is needed (--against REV, or --baseline FILE)"),
+        (["--against", "nonsense"], "no revision 'nonsense'"),
+        (["--baseline", "none.jsonl"], "none.jsonl: cannot read it"),
+        (["--against", "HEAD", "--repo", "/"], "/: fatal: not a git repository"),
+    ],
+)
+def test_a_mistake_is_a_message_and_exit_code_2(
+    repository: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    folder = str(repository.parent / "out")
+    code = cli.command(["gate", "--suite", str(suite_file(repository, "STILL")), "--out", folder, *arguments])
+    assert code == 2
+    assert words in capsys.readouterr().err
