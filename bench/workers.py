@@ -56,7 +56,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         # One that waits for a request ends by itself at the end of its file, and tidies up: a semaphore that a killed
         # process leaves behind is announced on the user's terminal. The others are stopped.
         for _, connection in self._live.values():
