@@ -120,6 +120,7 @@ def test_the_table_names_the_date_and_the_commit_of_a_step() -> None:
     assert "12 runs of cpu-2x-test" in text
     assert "2026-01-07 at 0000007: +20 %" in text
     assert "▁▁▁▁▁▁██████" in text
+    assert "shift[n=8]/float32" in text
 
 
 def test_a_sparkline_of_runs_that_hardly_differ_is_flat() -> None:

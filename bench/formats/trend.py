@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bench.formats.look import GREY, Look, heading, is_wide, looks, picture, scale
 from bench.history import History, Series
+from bench.rows import facts
 from bench.units import percent, show
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -22,17 +23,29 @@ _WIDTH = 24  # characters of a sparkline
 
 
 def render(history: History) -> RenderableType:
-    """A line per case and metric: first and latest time, what it looks like, its trend and its steps."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("case", overflow="fold", ratio=2)
-    for title in ("runs", "first", "latest", "trend"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("history", no_wrap=True)
-    table.add_column("steps", overflow="fold", ratio=1)
+    """Per setting a line for each variant and metric: first and latest time, its course, its trend and its steps."""
+    settings: dict[str, list[Series]] = {}
     for series in history.series:
+        settings.setdefault(series.case.setting, []).append(series)
+    name = max((len(_name(series)) for series in history.series), default=0)
+    shown = [part for title, group in settings.items() for part in (Text(f"\n{title}", "bold"), _table(group, name))]
+    head = Text(f"{history.runs} run{'' if history.runs == 1 else 's'} of {history.machine}", "dim")
+    left_out = [Text(f"left out: {text}", "yellow") for text in history.left_out]
+    words = "trend: from first to latest run by the median slope, where 95 % sure; steps: from that run on, 99 % sure"
+    return Group(head, *left_out, *shown, Text(f"\n{words}", "dim"))
+
+
+def _table(group: Sequence[Series], name: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("variant", min_width=name, no_wrap=True)
+    for title, width in (("runs", 4), ("first", 8), ("latest", 8), ("trend", 9)):
+        table.add_column(title, justify="right", min_width=width, no_wrap=True)
+    table.add_column("history", min_width=min(_WIDTH, max(len(series.points) for series in group)), no_wrap=True)
+    table.add_column("steps", overflow="fold")
+    for series in group:
         centres = series.centres
         table.add_row(
-            _name(series),
+            Text(_name(series)),
             str(len(centres)),
             show(centres[0], "s"),
             show(centres[-1], "s"),
@@ -40,10 +53,7 @@ def render(history: History) -> RenderableType:
             sparkline(centres),
             Text("\n").join(_steps(series)),
         )
-    head = Text(f"{history.runs} runs of {history.machine}", "dim")
-    left_out = [Text(f"left out: {text}", "yellow") for text in history.left_out]
-    words = "trend: from first to latest run by the median slope, where 95 % sure; steps: from that run on, 99 % sure"
-    return Group(head, *left_out, table, Text(words, "dim"))
+    return table
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -77,8 +87,8 @@ def _picture(
     foot = f"median of each run; line: a step, with its change; {history.machine}"
     heights = [2.0] * math.ceil(len(settings) / columns)
     figure, axes = picture(title, foot, len(settings), columns, heights, key)
-    for panel, (setting, group) in zip(axes, settings.items(), strict=True):
-        heading(panel, setting.partition("[")[2], columns, 8)
+    for panel, group in zip(axes, settings.values(), strict=True):
+        heading(panel, ", ".join(facts(group[0].case).values()), columns, 8)
         _panel(panel, group, variants)
     return figure
 
@@ -105,7 +115,7 @@ def _panel(axes: Axes, group: Sequence[Series], variants: Mapping[str, Look]) ->
 
 
 def _name(series: Series) -> str:
-    return series.case.id if series.metric == "latency" else f"{series.case.id} ({series.metric})"
+    return series.case.variant if series.metric == "latency" else f"{series.case.variant} ({series.metric})"
 
 
 def _steps(series: Series) -> Iterator[Text]:
