@@ -95,15 +95,6 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Change:
-    """What two counts of a case say: a comparison, or why there is none. Lost: only the old code could be counted."""
-
-    comparison: Comparison | None
-    why: str = ""
-    lost: bool = False
-
-
-@dataclass(frozen=True)
 class Order:
     """What a process is to count. `helper` is the path of ext.callgrind's library."""
 
@@ -191,20 +182,6 @@ def compare(new: Count, old: Count, within: float = WITHIN) -> Comparison:
     elif low > 1 + within:
         verdict = Verdict.FASTER
     return Comparison(old.value / new.value, (low, high), verdict, min(len(old.samples), len(new.samples)))
-
-
-def changes(new: Counts, old: Counts, within: float = WITHIN) -> dict[str, Change]:
-    """What the counts of two arms over the same cases say of each."""
-    return {name: _change(new.cases[name], old.cases[name], within) for name in new.cases}
-
-
-def _change(new: Count, old: Count, within: float) -> Change:
-    without = [(side, one) for side, one in (("old", old), ("new", new)) if one.status is not Status.OK]
-    if not without:
-        return Change(compare(new, old, within))
-    reasons = dict.fromkeys(one.reason for _, one in without)
-    why = "; ".join(reasons) if len(without) == 2 else f"{without[0][0]} code: {without[0][1].reason}"
-    return Change(None, why, lost=without == [("new", new)])
 
 
 def require() -> str:
