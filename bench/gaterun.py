@@ -67,6 +67,7 @@ class Part(msgspec.Struct, frozen=True):
     canaries: tuple[Line, ...] = ()
     whole: Entry | None = None
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -101,6 +102,7 @@ def run(
         canaries=tuple(line for part in parts for line in part.canaries),
         whole=next((part.whole for part in parts if part.whole), None),
         problems=tuple(dict.fromkeys(problem for part in parts for problem in part.problems)),
+        notes=tuple(note for part in parts for note in part.notes),
     )
 
 
@@ -143,6 +145,7 @@ class Times:
     effort: Effort | None
     _lines: dict[str, Line] = field(default_factory=dict)
     _problems: list[str] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
     _shots: dict[str, list[Shot]] = field(default_factory=dict)
     _files: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -171,6 +174,7 @@ class Times:
             tuple(self._line(case, verdicts) for case in canaries) if verdicts else (),
             self._whole(verdicts),
             tuple(self._problems),
+            tuple(self._notes),
         )
 
     def _prove(self, running: Sequence[Case], canaries: Sequence[Case], states: States) -> None:
@@ -209,6 +213,8 @@ class Times:
                 look = len(rule.looks) if late else look + 1
                 for name, one in verdicts.broken_canaries().items():
                     self._problems.append(f"canary {name}, the same code in both arms, differs: {one.ratio:.3f}")
+                if number < rule.looks[-1] and late and verdicts.open():
+                    self._notes.append(f"stopped after {number} generations: the time of {self.seconds:g} s was over")
                 left = {ab.case_of(name) for name in verdicts.open()}
                 going = [case for case in going if case.id in left]
         return verdicts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -16,7 +17,7 @@ from rich.console import Console
 from runs import case
 
 from bench import ab, arms, cli, gate, gaterun
-from bench.ab import Effort, Shot
+from bench.ab import Effort, Ran, Shot
 from bench.arms import Arm
 from bench.formats import verdicts
 from bench.gate import Entry, Exit, Line, Report, Result
@@ -362,6 +363,26 @@ def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comp
     assert found.lines[0].result is Result.LOST
     assert "defines no 'STILL'" in found.lines[0].reason
     assert summary.read_text(encoding="utf-8").startswith("### layerbench gate: not comparable")
+
+
+def test_each_arm_runs_its_own_copy_of_a_users_package(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / "theirs").mkdir()
+    (repository / "theirs" / "__init__.py").write_text("", encoding="utf-8")
+    (repository / "theirs" / "layer.py").write_text(LAYER.format(steps=1), encoding="utf-8")
+    commit(repository)
+    commit(repository, other="")
+    (repository / "theirs" / "layer.py").write_text(LAYER.format(steps=2), encoding="utf-8")
+    monkeypatch.syspath_prepend(repository)
+    one = Case("theirs.layer:WORK", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
+    with arms.arms(repository, "HEAD", None, repository) as pair:
+        pairs = ab.Pairs(pair, msgspec.convert(POLICY, Policy), ab.effort_for([one]), repository.parent / "log")
+        events = list(pairs.check([one]))
+    assert [event[2].status for event in events if not isinstance(event, Ran)] == [Status.OK, Status.OK]
+    old, new = (event.files for event in events if isinstance(event, Ran))
+    layer = "theirs/layer.py"
+    assert old.keys() == new.keys() == {"theirs/__init__.py", layer}
+    assert new[layer] == hashlib.sha256((repository / layer).read_bytes()).hexdigest()
+    assert old[layer] == hashlib.sha256(LAYER.format(steps=1).encode()).hexdigest()
 
 
 def test_more_work_is_found_and_every_generation_is_on_disk(repository: Path) -> None:

@@ -68,6 +68,7 @@ def render(report: Report) -> RenderableType:
         *(Text(f"! {one_line(text)}", "bold red") for text in report.problems),
         *(Text(f"  {text}", "yellow") for text in remarks(report)),
         *(Text(f"  {one_line(text)}", "dim") for text in report.notes),
+        *([Text(_canaries(report), "dim")] if report.canaries else []),
         Text("change: new time / old time - 1, with its 95 % interval", "dim"),
         Text(summary(report), STYLES.get(_worst(report), "bold")),
     )
@@ -157,6 +158,11 @@ def _doubt(entry: Entry) -> str:
     if entry.noise is not None and entry.sees is not None:
         words += f": noise {percent(entry.noise)} a generation, so this run sees a slow-down of {percent(entry.sees)}"
     return words + (f"; about {entry.needs} generations would decide" if entry.needs else "")
+
+
+def _canaries(report: Report) -> str:
+    entries = [entry for line in report.canaries for entry in line.entries]
+    return f"canaries, the same code on both sides: {', '.join(map(_change, entries))}"
 
 
 def names(lines: Sequence[Line]) -> dict[str, str]:
