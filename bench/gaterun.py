@@ -15,7 +15,7 @@ from bench import ab, arms, gate
 from bench.ab import Broke, Effort, Event, Pairs, Ran, Shot
 from bench.arms import Arm
 from bench.gate import Entry, Line, Report, Result
-from bench.model import SCHEMA, Case, Status, Suite, UserError
+from bench.model import SCHEMA, Case, Policy, Status, Suite, UserError
 from bench.protocol import Prepared
 from bench.verdicts import SUITE, TAU, Finding, Verdicts
 
@@ -67,6 +67,7 @@ class Part(msgspec.Struct, frozen=True):
     canaries: tuple[Line, ...] = ()
     whole: Entry | None = None
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -85,108 +86,118 @@ def run(
     `metrics` are "latency" (on a GPU device time too) and "instructions". `identical` allows arms that ran the same
     files, which measures the noise itself. `effort` is by device.
     """
-    started, begin = datetime.now(UTC), time.monotonic()
-    parts = []
-    if "instructions" in metrics:
-        parts.append(counted(suite, pair, tell, identical=identical))
-    if "latency" in metrics:
-        parts.append(Times(suite, pair, folder, tell, seconds, identical, effort).part())
+    started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    cases = [planned.case for planned in suite.cases().values()]
+    canaries = ab.canaries(cases) if "latency" in metrics else ()
+    pairs = Pairs(pair, suite.policy, effort or ab.effort_for(cases), folder / "workers.log")
+    with Record(folder / FILE) as record:
+        record.append(GateHeader(SCHEMA, started, suite, {arm.name: arm.label for arm in pair}))
+        states, files = check(pairs, [*cases, *canaries], record, tell)
+        settled = _settled(suite, states)
+        running = [case for case in cases if case.id not in settled]
+        problems = [*_broken(canaries, states), *proof(pair, files, running, identical=identical)]
+        parts = []
+        if running and not problems and "instructions" in metrics:
+            parts.append(counted(running, suite.policy, pair, files, tell))
+        if running and not problems and "latency" in metrics:
+            guards = [case for case in canaries if states[case.id]["A"].status is Status.OK]
+            parts.append(Times(pairs, record, tell, seconds, files, running, guards).part())
+    lines = [settled.get(case.id) or _merged(case.id, [part.lines[case.id] for part in parts]) for case in cases]
     return Report(
         suite=suite.name,
         old=pair[0].label,
         new=pair[1].label,
-        started=started.isoformat(timespec="seconds"),
+        started=started,
         seconds=time.monotonic() - begin,
-        lines=tuple(gate.merged([part.lines[name] for part in parts]) for name in suite.cases()),
+        lines=tuple(lines),
         canaries=tuple(line for part in parts for line in part.canaries),
         whole=next((part.whole for part in parts if part.whole), None),
-        problems=tuple(dict.fromkeys(problem for part in parts for problem in part.problems)),
+        problems=tuple(dict.fromkeys([*problems, *(problem for part in parts for problem in part.problems)])),
+        notes=tuple(note for part in parts for note in part.notes),
     )
 
 
-def counted(suite: Suite, pair: tuple[Arm, Arm], tell: Tell, *, identical: bool) -> Part:
-    """The comparison of instruction counts. Raises UserError where there are none to be had."""
+def _settled(suite: Suite, states: States) -> dict[str, Line]:
+    """The cases of which the check has already told all."""
+    found = {
+        name: gate.unmeasured(name, states[name]["A"], states[name]["B"], planned.expect)
+        for name, planned in suite.cases().items()
+    }
+    return {name: line for name, line in found.items() if line}
+
+
+def _broken(canaries: Sequence[Case], states: States) -> list[str]:
+    return [
+        f"canary {case.id} in {side}: {state.status}: {state.reason}"
+        for case in canaries
+        for side, state in states[case.id].items()
+        if state.status not in (Status.OK, Status.SKIPPED)
+    ]
+
+
+def _merged(case: str, lines: Sequence[Line]) -> Line:
+    return gate.merged(lines) if lines else Line(case, Result.LOST, "not measured")
+
+
+def counted(
+    cases: Sequence[Case], policy: Policy, pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], tell: Tell
+) -> Part:
+    """The comparison of instruction counts, of cases that were checked. Raises UserError where none can be had."""
     from bench import instructions
 
-    plan = suite.cases()
-    cases = [planned.case for planned in plan.values()]
     old, new = instructions.count_both(
-        cases,
-        suite.policy,
-        *pair,
-        prove=Arm.ran,
-        progress=lambda text, share: tell("count instructions", share, text),
+        cases, policy, *pair, progress=lambda text, share: tell("count instructions", share, text)
     )
     lines: dict[str, Line] = {}
-    for name, planned in plan.items():
-        before, now = old.cases[name], new.cases[name]
-        line = gate.unmeasured(name, before, now, planned.expect)
-        if line is None:
+    for case in cases:
+        before, now = old.cases[case.id], new.cases[case.id]
+        if before.status is now.status is Status.OK:
             change = instructions.compare(now, before)
-            line = gate.line_of(name, [gate.entry_of_counts(before.value, now.value, change)])
-        lines[name] = line
-    running = [case for case in cases if lines[case.id].entries]
-    files = {arm.name: counts.ran for arm, counts in zip(pair, (old, new), strict=True)}
-    return Part(lines, problems=tuple(proof(pair, files, running, identical=identical)))
+            lines[case.id] = gate.line_of(case.id, [gate.entry_of_counts(before.value, now.value, change)])
+            continue
+        # The case was right when it was checked: what went wrong since is of the counting.
+        why = "; ".join(dict.fromkeys(one.reason for one in (before, now) if one.reason))
+        skipped = before.status is now.status is Status.SKIPPED
+        lines[case.id] = Line(case.id, Result.SKIPPED if skipped else Result.LOST, why)
+    problems = [
+        f"{changed} of {arm.name} changed while it was measured"
+        for arm, counts in zip(pair, (old, new), strict=True)
+        if (changed := _changed(files[arm.name], counts.ran))
+    ]
+    return Part(lines, problems=tuple(problems))
 
 
 @dataclass
 class Times:
-    """The A/B of times."""
+    """The A/B of times, of cases and canaries that were checked."""
 
-    suite: Suite
-    pair: tuple[Arm, Arm]
-    folder: Path
+    pairs: Pairs
+    record: Record
     tell: Tell
     seconds: float
-    identical: bool
-    effort: Effort | None
+    files: Mapping[str, Mapping[str, str]]
+    cases: Sequence[Case]
+    canaries: Sequence[Case]
     _lines: dict[str, Line] = field(default_factory=dict)
     _problems: list[str] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
     _shots: dict[str, list[Shot]] = field(default_factory=dict)
-    _files: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def part(self) -> Part:
-        """Check, measure, judge."""
-        plan = self.suite.cases()
-        cases = [planned.case for planned in plan.values()]
-        canaries = ab.canaries(cases)
-        pairs = Pairs(self.pair, self.suite.policy, self.effort or ab.effort_for(cases), self.folder / "workers.log")
-        verdicts: Verdicts | None = None
-        with Record(self.folder / FILE) as record:
-            labels = {arm.name: arm.label for arm in self.pair}
-            record.append(GateHeader(SCHEMA, datetime.now(UTC).isoformat(timespec="seconds"), self.suite, labels))
-            states, self._files = check(pairs, [*cases, *canaries], record, self.tell)
-            for case in cases:
-                state = states[case.id]
-                if line := gate.unmeasured(case.id, state["A"], state["B"], plan[case.id].expect):
-                    self._lines[case.id] = line
-            running = [case for case in cases if case.id not in self._lines]
-            self._prove(running, canaries, states)
-            if running and not self._problems:
-                right = [case for case in canaries if all(one.status is Status.OK for one in states[case.id].values())]
-                verdicts = self._measure(pairs, running, right, record)
+        """Measure and judge."""
+        verdicts = self._measure()
         return Part(
-            {case.id: self._line(case, verdicts) for case in cases},
-            tuple(self._line(case, verdicts) for case in canaries) if verdicts else (),
+            {case.id: self._line(case, verdicts) for case in self.cases},
+            tuple(self._line(case, verdicts) for case in self.canaries),
             self._whole(verdicts),
             tuple(self._problems),
+            tuple(self._notes),
         )
 
-    def _prove(self, running: Sequence[Case], canaries: Sequence[Case], states: States) -> None:
-        """That each arm ran its own revision, and that what they ran differs."""
-        for case in canaries:
-            for side, state in states[case.id].items():
-                if state.status not in (Status.OK, Status.SKIPPED):
-                    self._problems.append(f"canary {case.id} in {side}: {state.status}: {state.reason}")
-        self._problems += proof(self.pair, self._files, running, identical=self.identical)
-
-    def _measure(
-        self, pairs: Pairs, running: Sequence[Case], guards: Sequence[Case], record: Record
-    ) -> Verdicts | None:
+    def _measure(self) -> Verdicts | None:
         begin, longest = time.monotonic(), 0.0
-        rule, verdicts, look = pairs.effort.rule, None, 0
-        going, number = list(running), 0
+        rule, verdicts, look = self.pairs.effort.rule, None, 0
+        going, number = list(self.cases), 0
         while going and look < len(rule.looks) and not self._problems:
             start = time.monotonic()
             self.tell(
@@ -194,10 +205,10 @@ class Times:
                 0.1 + 0.9 * number / rule.looks[-1],
                 "",
             )
-            values = self._generation(pairs, number, [*going, *guards], record)
+            values = self._generation(number, [*going, *self.canaries])
             going = [case for case in going if case.id not in self._lines]
             if verdicts is None:
-                verdicts = _verdicts(values, pairs, guards)
+                verdicts = self._verdicts(values)
             for name in [name for name in verdicts.taus if ab.case_of(name) in self._lines]:
                 verdicts.drop(name)
             verdicts.add({name: x for name, x in values.items() if name in verdicts.taus})
@@ -209,23 +220,31 @@ class Times:
                 look = len(rule.looks) if late else look + 1
                 for name, one in verdicts.broken_canaries().items():
                     self._problems.append(f"canary {name}, the same code in both arms, differs: {one.ratio:.3f}")
+                if number < rule.looks[-1] and late and verdicts.open():
+                    self._notes.append(f"stopped after {number} generations: the time of {self.seconds:g} s was over")
                 left = {ab.case_of(name) for name in verdicts.open()}
                 going = [case for case in going if case.id in left]
         return verdicts
 
-    def _generation(self, pairs: Pairs, number: int, cases: Sequence[Case], record: Record) -> Mapping[str, float]:
+    def _verdicts(self, values: Mapping[str, float]) -> Verdicts:
+        names = {case.id for case in self.canaries}
+        taus = {name: TAU[ab.kind(name)] for name in values}
+        return Verdicts(self.pairs.effort.rule, taus, frozenset(name for name in values if ab.case_of(name) in names))
+
+    def _generation(self, number: int, cases: Sequence[Case]) -> Mapping[str, float]:
+        names = {case.id for case in self.canaries}
         shots: list[Shot] = []
-        for event in pairs.generation(number, cases):
-            record.append(event)
+        for event in self.pairs.generation(number, cases):
+            self.record.append(event)
             if isinstance(event, Shot):
                 shots.append(event)
                 self._shots.setdefault(event.key, []).append(event)
-            elif isinstance(event, Broke) and event.case not in self.suite.cases():
+            elif isinstance(event, Broke) and event.case in names:
                 self._problems.append(f"canary {event.case} in {event.arm}: {event.status}: {event.reason}")
             elif isinstance(event, Broke):
                 result = Result.BROKEN if event.arm == "B" else Result.LOST
                 self._lines[event.case] = Line(event.case, result, f"{event.arm} {event.status}: {event.reason}")
-            elif changed := _changed(self._files[event.arm], event.files):
+            elif changed := _changed(self.files[event.arm], event.files):
                 self._problems.append(f"{changed} of {event.arm} changed while it was measured")
         return ab.ratios(shots)
 
@@ -239,7 +258,7 @@ class Times:
 
     def _entry(self, name: str, finding: Finding) -> Entry:
         shots = self._shots[name]
-        old, new = (min(min(shot.slots[arm.name]) for shot in shots) for arm in self.pair)
+        old, new = (min(min(shot.slots[arm.name]) for shot in shots) for arm in self.pairs.arms)
         return gate.entry_of(finding, shots[0].metric, old, new)
 
     def _whole(self, verdicts: Verdicts | None) -> Entry | None:
@@ -284,12 +303,6 @@ def proof(
     if running and old == new and not identical:
         problems.append(f"identical arms: all {len(new)} files that were run are the same in both revisions")
     return problems
-
-
-def _verdicts(values: Mapping[str, float], pairs: Pairs, guards: Sequence[Case]) -> Verdicts:
-    taus = {name: TAU[ab.kind(name)] for name in values}
-    names = {case.id for case in guards}
-    return Verdicts(pairs.effort.rule, taus, frozenset(name for name in values if ab.case_of(name) in names))
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from scipy.stats import mstats
 
 TRIM = 0.2  # of the values at each end: one spiked generation in five moves nothing far
 SUITE = "the whole suite"  # the name under which what all cases have in common is judged
+LEAST = 5  # cases that have something in common: of fewer nothing is trimmed, and one of them would speak for all
 MOST = 1000  # generations that a run may be advised to take
 
 
@@ -202,7 +203,7 @@ class Verdicts:
         for name, x in generation.items():
             self._data.setdefault(name, []).append(x)
         values = [x for name, x in generation.items() if name not in self.canaries]
-        if len(values) >= max(3, len(self.cases) / 2):
+        if len(values) >= max(LEAST, len(self.cases) / 2):
             self._data.setdefault(SUITE, []).append(float(stats.trim_mean(values, TRIM)))
 
     def drop(self, name: str) -> None:

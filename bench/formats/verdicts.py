@@ -68,7 +68,8 @@ def render(report: Report) -> RenderableType:
         *(Text(f"! {one_line(text)}", "bold red") for text in report.problems),
         *(Text(f"  {text}", "yellow") for text in remarks(report)),
         *(Text(f"  {one_line(text)}", "dim") for text in report.notes),
-        Text("change: new time / old time - 1, with its 95 % interval", "dim"),
+        *([Text(_canaries(report), "dim")] if report.canaries else []),
+        Text("change: new / old - 1, ± half of its 95 % interval", "dim"),
         Text(summary(report), STYLES.get(_worst(report), "bold")),
     )
 
@@ -159,6 +160,11 @@ def _doubt(entry: Entry) -> str:
     return words + (f"; about {entry.needs} generations would decide" if entry.needs else "")
 
 
+def _canaries(report: Report) -> str:
+    entries = [entry for line in report.canaries for entry in line.entries]
+    return f"canaries, the same code on both sides: {', '.join(map(_change, entries))}"
+
+
 def names(lines: Sequence[Line]) -> dict[str, str]:
     """Case ids as short as they can be told apart within these lines: what all cases of a layer share is left out."""
     split = {line.case: found.groups() for line in lines if (found := _ID.fullmatch(line.case))}
@@ -174,13 +180,12 @@ def names(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def _change(entry: Entry | None) -> str:
-    """`+3.1 % (+2.2 to +4.0)`."""
+    """`+3.1 % ± 0.9`."""
     if entry is None:
         return ""
-    text = _signed(entry.ratio)
-    return (
-        text if entry.low is None or entry.high is None else f"{text} ({_signed(entry.low)} to {_signed(entry.high)})"
-    )
+    if entry.low is None or entry.high is None or entry.ratio >= 10:
+        return _signed(entry.ratio)
+    return f"{_signed(entry.ratio)} ± {50 * (entry.high - entry.low):.1f}"
 
 
 def _signed(ratio: float) -> str:
