@@ -162,7 +162,7 @@ def pytest_benchmark(
     """Write a test file that runs a suite with pytest-benchmark: `pytest test_<suite>.py`."""
     from bench.formats import pytest_file
 
-    resolved = _suite(suite)
+    resolved = load_suite(suite)
     file = file or Path(pytest_file.name(resolved))
     try:
         pytest_file.write(suite, resolved, file)
