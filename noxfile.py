@@ -1,6 +1,10 @@
 """`nox` sets everything up, builds, measures and shows where the report is. `nox --list` names the rest."""
 
+import sys
+from pathlib import Path
+
 import nox
+from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["bench"]
@@ -31,6 +35,41 @@ def tests(session: nox.Session) -> None:
     session.install("-e", ".", *group("tests"), *PINS)
     session.run("layerbench", "build")
     session.run("pytest", *session.posargs)
+
+
+@nox.session(default=False)
+def gate(session: nox.Session) -> None:
+    """Fail a change that makes layers execute more instructions: `nox -s gate -- --against main`. Needs valgrind."""
+    _gate(session, "--metric", "instructions")
+
+
+@nox.session(default=False)
+def gate_ab(session: nox.Session) -> None:
+    """Fail a change that makes layers slower on this machine: `nox -s gate_ab -- --against main`."""
+    _gate(session)
+
+
+def _gate(session: nox.Session, *options: str) -> None:
+    session.install("-e", ".", *PINS)
+    session.run("layerbench", "build", success_codes=(0, 2))
+    chosen = session.posargs or ["--against", "HEAD"]
+    if "--suite" not in chosen:
+        chosen = ["--suite", "configs/gate.yaml", *chosen]
+    try:
+        session.run("layerbench", "gate", *options, *chosen)
+    except CommandFailed as failure:
+        sys.exit(getattr(failure, "return_code", None) or 1)  # nox would make a 1 of 3 and 4 too
+
+
+@nox.session(default=False)
+def pytest_bench(session: nox.Session) -> None:
+    """Run a suite as pytest-benchmark tests: `nox -s pytest_bench -- configs/shift.yaml --benchmark-json=FILE`."""
+    session.install("-e", ".", *group("tests"), *PINS)
+    session.run("layerbench", "build", success_codes=(0, 2))
+    suite, *options = session.posargs or ["configs/quickstart.yaml"]
+    file = str(Path(session.create_tmp()) / "test_suite.py")
+    session.run("layerbench", "pytest-benchmark", suite, "--out", file)
+    session.run("pytest", file, "--benchmark-disable-gc", "--benchmark-columns=min,median,iqr,rounds", *options)
 
 
 @nox.session(default=False)

@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,11 +95,17 @@ def check(
 
 
 @app.command()
-def report(run: RunFolder) -> None:
+def report(
+    run: RunFolder,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Only this one: markdown, html, csv or pytest-benchmark; may be repeated"),
+    ] = None,
+) -> None:
     """Write report.md, report.html, results.csv and plots beside a run, and show its table."""
     result = _load(run)
     _show(result)
-    _write_report(result, run if run.is_dir() else run.parent)
+    _write_report(result, run if run.is_dir() else run.parent, formats or [])
 
 
 @app.command()
@@ -121,6 +128,47 @@ def compare(
             f"not comparable: the runs come from different machines or software:\n  {machines[0]}\n  {machines[1]}"
         )
     leave(gate.comparison_exit(changes, same_machine=machines[0] == machines[1]))
+
+
+@app.command()
+def history(
+    folders: Annotated[list[Path], typer.Argument(help="Runs, or folders that hold some, however deep")],
+    machine: Annotated[str, typer.Option(help="Part of the fingerprint wanted [that of the newest run]")] = "",
+    only: Only = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder for plots of every case")] = None,
+) -> None:
+    """Show how the times of one machine went from run to run: trends, and where they stepped."""
+    from bench import history as past
+    from bench.formats import trend
+
+    files = dict.fromkeys(file for given in folders for file in past.run_files(given))
+    found = past.history([_load(file) for file in files], machine, only or [])
+    out.print(trend.render(found))
+    if folder:
+        from bench.formats import plots
+
+        try:
+            written = plots.write_history(found, folder)
+        except OSError as error:
+            raise UserError(f"cannot write: {error.strerror}", place=str(folder)) from None
+        out.print("plots: " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+
+
+@app.command(name="pytest-benchmark")
+def pytest_benchmark(
+    suite: SuiteFile,
+    file: Annotated[Path | None, typer.Option("--out", help="The test file [test_<suite>.py]")] = None,
+) -> None:
+    """Write a test file that runs a suite with pytest-benchmark: `pytest test_<suite>.py`."""
+    from bench.formats import pytest_file
+
+    resolved = load_suite(suite)
+    file = file or Path(pytest_file.name(resolved))
+    try:
+        pytest_file.write(suite, resolved, file)
+    except OSError as error:
+        raise UserError(f"cannot write: {error.strerror}", place=str(file)) from None
+    out.print(f"wrote {escape(str(file))}: {len(resolved.cases())} cases", soft_wrap=True)
 
 
 @app.command(name="list")
@@ -294,14 +342,17 @@ def _show(result: Run) -> None:
     out.print(terminal.render(result))
 
 
-def _write_report(result: Run, folder: Path) -> None:
+def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> None:
     from bench.formats import html, write_report
 
     try:
-        written = write_report(result, folder)
+        written = write_report(result, folder, formats)
     except OSError as error:
         raise UserError(f"cannot write the report: {error.strerror}", place=str(folder)) from None
     names = dict.fromkeys(path.name if path.parent == folder else f"{path.parent.name}/" for path in written)
+    if html.FILE not in names:
+        out.print(f"wrote {', '.join(escape(str(folder / name)) for name in names)}", soft_wrap=True)
+        return
     others = ", ".join(escape(name) for name in names if name != html.FILE)
     out.print(f"report: {escape(str(folder / html.FILE))}  (also {others})", soft_wrap=True)
 

@@ -34,7 +34,7 @@ class Session:
     def __post_init__(self) -> None:
         case, policy = self.case, self.policy
         device = _device(case)
-        _set_process_state(case, policy)
+        set_process_state(case, policy)
         self.layer = load(case.layer)
         self.params: dict[str, Any] = dict(case.params)
         start = time.perf_counter()
@@ -246,7 +246,8 @@ def _device(case: Case) -> torch.device:
     return device
 
 
-def _set_process_state(case: Case, policy: Policy) -> None:
+def set_process_state(case: Case, policy: Policy) -> None:
+    """Threads and torch's switches as the case and the suite have them."""
     torch.set_num_threads(case.threads)
     torch.backends.cuda.matmul.allow_tf32 = policy.tf32
     torch.backends.cudnn.allow_tf32 = policy.tf32

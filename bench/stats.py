@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,8 @@ from scipy.stats import mstats
 
 from bench.model import Metric, Policy, Verdict
 
-CONFIDENCE = 0.95
+CONFIDENCE = 0.95  # of every interval that is shown
+CERTAINTY = 0.995  # of a verdict that two variants differ: by 95 % intervals, much noise alone gives one in 25
 LEAST = 6  # values: with fewer no distribution-free 95 % interval of a median exists
 
 
@@ -96,14 +97,17 @@ def compare(variant: Metric, baseline: Metric, same_within: float) -> Comparison
     """Compare round by round, so that drift common to both cancels. None when no round holds both.
 
     The centre is the 20 % trimmed mean of the log ratios, the interval Yuen's: a few spiked rounds cannot
-    move either far. Faster or slower needs the whole interval beyond `same_within`: a difference that
+    move either far. Faster or slower needs the whole 99.5 % interval beyond `same_within`: a difference that
     is real but too small to matter, or as large as what two identical processes show, is not announced.
     """
     pairs = [(min(v), min(b)) for v, b in zip(variant.samples, baseline.samples, strict=False) if v and b]
     if not pairs:
         return None
     logs = np.log([b / v for v, b in pairs])
-    return _comparison(*_trimmed(logs), len(pairs), same_within)
+    centre = float(stats.trim_mean(logs, 0.2))
+    return _comparison(
+        centre, lambda alpha: mstats.trimmed_mean_ci(logs, (0.2, 0.2), alpha=alpha), len(pairs), same_within
+    )
 
 
 def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: float) -> Comparison:
@@ -111,14 +115,16 @@ def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: fl
     new_logs, old_logs = np.log(new), np.log(old)
     centre = float(stats.trim_mean(old_logs, 0.2) - stats.trim_mean(new_logs, 0.2))
     n = min(len(new), len(old))
-    if n < LEAST:
-        return _comparison(centre, None, n, same_within)
     if np.ptp(new_logs) == np.ptp(old_logs) == 0:  # nothing varies: scipy would answer nan
-        return _comparison(centre, (centre, centre), n, same_within)
-    test = stats.ttest_ind(old_logs, new_logs, equal_var=False, trim=0.2)
-    # The test's own interval belongs to the trimmed means, which is what `centre` is.
-    low, high = test.confidence_interval(CONFIDENCE)
-    return _comparison(centre, (float(low), float(high)), n, same_within)
+        return _comparison(centre, lambda alpha: (centre, centre), n, same_within)
+
+    def interval(alpha: float) -> tuple[float, float]:
+        test = stats.ttest_ind(old_logs, new_logs, equal_var=False, trim=0.2)
+        # The test's own interval belongs to the trimmed means, which is what `centre` is.
+        found = test.confidence_interval(1 - alpha)
+        return found.low, found.high
+
+    return _comparison(centre, interval, n, same_within)
 
 
 def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
@@ -138,22 +144,15 @@ def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
     return math.log(comparison.interval[1] / comparison.interval[0]) / 2 <= target
 
 
-def _trimmed(logs: np.ndarray) -> tuple[float, tuple[float, float] | None]:
-    centre = float(stats.trim_mean(logs, 0.2))
-    if len(logs) < LEAST:
-        return centre, None
-    low, high = mstats.trimmed_mean_ci(logs, limits=(0.2, 0.2), alpha=1 - CONFIDENCE)
-    return centre, (float(low), float(high))
-
-
-def _comparison(log: float, interval: tuple[float, float] | None, n: int, same_within: float) -> Comparison:
-    if interval is None:
+def _comparison(log: float, interval: Callable[[float], tuple[float, float]], n: int, same_within: float) -> Comparison:
+    """`interval` gives that of an error probability."""
+    if n < LEAST:
         return Comparison(math.exp(log), None, Verdict.UNDECIDED, n)
-    low, high = interval
+    (low, high), (lowest, highest) = interval(1 - CONFIDENCE), interval(1 - CERTAINTY)
     margin = math.log1p(same_within)
-    if low > margin:
+    if lowest > margin:
         verdict = Verdict.FASTER
-    elif high < -margin:
+    elif highest < -margin:
         verdict = Verdict.SLOWER
     elif -margin <= low and high <= margin:
         verdict = Verdict.SAME

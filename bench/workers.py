@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -38,6 +39,9 @@ def start_server() -> Any:
     return context
 
 
+FAREWELL = 1.0  # s: for all workers together
+
+
 class Workers:
     """One long-lived process per name, forked from a server that has imported torch once. Use with `with`.
 
@@ -52,7 +56,14 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        # One that waits for a request ends by itself at the end of its file, and tidies up: a semaphore that a killed
+        # process leaves behind is announced on the user's terminal. The others are stopped.
+        for _, connection in self._live.values():
+            connection.close()
+        deadline = time.monotonic() + FAREWELL
+        for process, _ in self._live.values():
+            process.join(max(0.0, deadline - time.monotonic()))
         for name in list(self._live):
             self._stop(name)
 

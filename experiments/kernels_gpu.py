@@ -116,7 +116,8 @@ def article(events: Timer) -> list[Row]:
         name = "article, forward+backward" + (", image too" if image else "")
         rows += [compare(events, name, *steps), compare(latency, name, *steps)]
     # What no convolution can change of the last two: the mean, its gradient, autograd's engine.
-    out = ours().detach().requires_grad_()
+    made: Any = ours()
+    out = made.detach().requires_grad_()
     floor = partial(step, lambda x: x, [out])
     return [*rows, *(compare(clock, "the same of the mean alone", floor, floor) for clock in (events, latency))]
 

@@ -16,6 +16,8 @@ import torch
 
 from bench import cli
 from bench.model import Run, Status, load_run
+from bench.protocol import Describe, Described
+from bench.workers import Workers
 
 TESTS = Path(__file__).parent
 Write = Callable[..., Path]
@@ -255,3 +257,10 @@ def test_only_part_of_a_suite_can_be_run(suite: Write, tmp_path: Path, capsys: p
     assert [measurement.case.direction for measurement in load_run(folder).measurements] == ["forward", "forward"]
     assert cli.command(["run", str(path), "--only", "nothing"]) == 2
     assert "no case of suite has 'nothing' in its id" in " ".join(capsys.readouterr().err.split())
+
+
+def test_workers_that_wait_end_by_themselves_and_tidy_up(tmp_path: Path) -> None:
+    with Workers(tmp_path / "workers.log", "default") as workers:
+        assert isinstance(workers.ask("a", Describe(), 60), Described)
+        process, _ = workers._live["a"]
+    assert process.exitcode == 0

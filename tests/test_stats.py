@@ -105,6 +105,15 @@ def test_identical_variants_are_not_called_different() -> None:
     assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 2
 
 
+def test_much_noise_alone_is_called_a_difference_less_than_once_in_a_hundred() -> None:
+    verdicts = []
+    for seed in range(600):
+        comparison = compare(metric(*noisy(seed, 1.0, 0.3, 12)), metric(*noisy(seed + 1000, 1.0, 0.3, 12)), 0.03)
+        assert comparison is not None
+        verdicts.append(comparison.verdict)
+    assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 6
+
+
 def test_unpaired_runs_are_compared_on_their_logs() -> None:
     comparison = compare_unpaired(noisy(1, 2.0, 0.01), noisy(2, 3.0, 0.01), 0.03)
     assert comparison.speedup == pytest.approx(1.5, rel=0.01)

@@ -183,7 +183,10 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
     found += [
         ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
         ("speed-up", "baseline time / variant time in the same rounds [95 % interval]; above 1 is faster"),
-        ("faster, slower", f"the whole interval is more than {within} from 1"),
+        (
+            "faster, slower",
+            f"the whole 99.5 % interval is more than {within} from 1",
+        ),
         ("same", f"all of it is within {within} of 1"),
         ("undecided", "it is too wide to tell, or there is none"),
         ("error", "largest relative error of outputs and gradients against the float64 reference"),

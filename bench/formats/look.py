@@ -14,8 +14,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, Formatter, FuncFormatter, Locator, MaxNLocator, NullLocator
 
-from bench.rows import View
-
 Look = tuple[str, str]  # colour and marker
 
 WIDTH = 8.0  # inches: 800 pixels at 100 dots an inch
@@ -48,9 +46,9 @@ _MARKERS = "osD^vPX"
 _LOG_TICKS = (((1, 2, 5), 1), ((1, 3), 1), *(((1,), step) for step in range(1, 7)))
 
 
-def looks(view: View) -> dict[str, Look]:
+def looks(names: Iterable[str]) -> dict[str, Look]:
     """Colour and marker of each variant, the same in every picture of a run."""
-    variants = dict.fromkeys(row.case.variant for row in view.rows)
+    variants = dict.fromkeys(names)
     # The markers shift by one when the colours have gone round, so that no two variants share both.
     return {
         variant: (_COLOURS[n % len(_COLOURS)], _MARKERS[(n + n // len(_COLOURS)) % len(_MARKERS)])

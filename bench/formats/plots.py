@@ -5,30 +5,39 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from bench.formats import intervals, scaling
+from bench.formats import intervals, scaling, trend
 from bench.formats.cells import machine
 from bench.formats.files import replace_file
 from bench.formats.look import STYLE, looks
+from bench.history import History
 from bench.model import Run
 from bench.rows import view
 
 
 def write(run: Run, folder: Path) -> list[Path]:
-    """Write every picture as PNG (1,600 pixels wide, for sharp screens) and SVG; none when no case is ok.
+    """Write every picture of a run; none when no case is ok. Raises OSError."""
+    return save(_pictures(run), folder)
 
-    The same run gives the same files. Raises OSError.
-    """
+
+def write_history(history: History, folder: Path) -> list[Path]:
+    """Write the pictures of a history. Raises OSError."""
+    return save(trend.pictures(history), folder)
+
+
+def save(pictures: Iterable[tuple[str, Figure]], folder: Path) -> list[Path]:
+    """Write pictures by their names as PNG (1,600 pixels wide, for sharp screens) and SVG; the same give the same
+    files. They are made in our style, so they must come from a generator. Raises OSError."""
     paths = []
     taken: Counter[str] = Counter()
     with matplotlib.rc_context(STYLE):
-        for name, figure in _pictures(run):
+        for name, figure in pictures:
             stem = re.sub(r"[^\w.-]+", "_", name)
             taken[stem] += 1
             stem += f"-{taken[stem]}" if taken[stem] > 1 else ""
@@ -43,7 +52,7 @@ def write(run: Run, folder: Path) -> list[Path]:
 
 def _pictures(run: Run) -> Iterator[tuple[str, Figure]]:
     laid_out = view(run)
-    variants = looks(laid_out)
+    variants = looks(row.case.variant for row in laid_out.rows)
     for layer in laid_out.layers:
         yield from intervals.pictures(layer, variants, machine(run))
         yield from scaling.pictures(layer, variants, machine(run))

@@ -1,0 +1,140 @@
+"""Instruction counts: what two of them say of one another, and that nothing that happens to a case is lost."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench import instructions
+from bench.instructions import Count, compare, count
+from bench.model import Case, Direction, Policy, Status, UserError, Verdict
+from layers import Layer
+
+FAULTY = Path(__file__).parent / "faulty_layers.py"
+
+
+class Loop(nn.Module):
+    """So many operations of torch."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.times = range(n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in self.times:
+            x = x + 1
+        return x
+
+
+LOOP = Layer(
+    "loop",
+    {"eager": Loop, "more": lambda n: Loop(n + n // 20)},
+    lambda generator, n: (torch.randn(64, generator=generator),),
+    defaults={"n": 100},
+)
+
+
+def ok(*samples: int) -> Count:
+    return Count(Status.OK, samples=samples)
+
+
+def case(layer: str = f"{FAULTY}:DOUBLE", variant: str = "eager", device: str = "cpu") -> Case:
+    return Case(layer, variant, (), "float32", device, 1, Direction.INFERENCE)
+
+
+@pytest.fixture
+def pretence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A valgrind that runs the program, and writes for every case the dumps of 300 instructions a call."""
+    file = tmp_path / "pretence.py"
+    file.write_text(
+        "import subprocess, sys\n"
+        "out, *command = sys.argv[1:]\n"
+        "prefix = out.partition('=')[2]\n"
+        "for case in range(3):\n"
+        "    for call, total in enumerate((290, 300, 300, 301, 900)):\n"
+        "        with open(f'{prefix}.{case}{call}', 'w') as dump:\n"
+        "            print(f'version: 1\\ndesc: Trigger: Client Request: {case}\\n\\ntotals: {total}', file=dump)\n"
+        "process = subprocess.run(command, close_fds=False)\n"
+        "import os, signal\n"
+        "if process.returncode < 0: os.kill(os.getpid(), -process.returncode)\n"
+        "sys.exit(process.returncode)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(instructions, "VALGRIND", (sys.executable, str(file)))
+    monkeypatch.setattr(instructions, "_same_addresses", lambda: ())
+    monkeypatch.setattr(shutil, "which", lambda name, **_: f"/usr/bin/{name}")
+
+
+def test_a_count_is_the_median_and_its_range_leaves_out_the_ends() -> None:
+    assert ok(100, 900, 101, 102, 10).value == 101
+    assert ok(100, 900, 101, 102, 10).range == (100, 102)
+    assert ok(100).range == (100, 100)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "verdict"),
+    [
+        (ok(1000, 1000, 1000), ok(1000, 1000, 1000), Verdict.SAME),
+        (ok(1019), ok(1000), Verdict.SAME),
+        (ok(1021), ok(1000), Verdict.SLOWER),
+        (ok(979), ok(1000), Verdict.FASTER),
+        (ok(1021, 1030, 1000, 1019, 1030), ok(1000), Verdict.UNDECIDED),
+        (ok(2000, 1000, 1000, 1000, 1000), ok(1000), Verdict.SAME),
+    ],
+)
+def test_more_than_two_percent_more_is_slower_unless_the_calls_of_a_case_differ_by_as_much(
+    new: Count, old: Count, verdict: Verdict
+) -> None:
+    assert compare(new, old).verdict is verdict
+
+
+def test_a_speedup_is_old_over_new_and_its_interval_holds_what_the_samples_allow() -> None:
+    found = compare(ok(2000, 2000, 2000), ok(990, 1000, 1010, 1020, 900))
+    assert (found.speedup, found.interval, found.n) == (0.5, (990 / 2000, 1010 / 2000), 3)
+
+
+@pytest.mark.usefixtures("pretence")
+def test_a_case_that_raises_or_dies_is_told_and_the_others_are_counted() -> None:
+    raises, dies = case(f"{FAULTY}:RAISES", "native"), case(f"{FAULTY}:DIES", "native")
+    gpu, program = case(device="cuda"), case(variant="script_cpp")
+    found = count([raises, gpu, dies, case(), program], Policy()).cases
+    assert list(found) == [one.id for one in (raises, gpu, dies, case(), program)]
+    assert found[raises.id].status is Status.FAILED
+    assert "RuntimeError: the layer's own trouble (at " in found[raises.id].reason
+    assert found[dies.id] == Count(Status.FAILED, "its process was killed (SIGKILL): out of memory, most likely")
+    assert found[gpu.id] == Count(Status.SKIPPED, "valgrind counts no instructions of a GPU")
+    assert found[program.id].status is Status.SKIPPED
+    assert found[case().id].value == 300
+
+
+@pytest.mark.usefixtures("pretence")
+def test_where_the_process_cannot_even_start_every_case_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instructions, "VALGRIND", (sys.executable, "-c", "import sys; sys.exit('no such tool')"))
+    found = count([case(), case(variant="native")], Policy()).cases
+    assert {one.reason for one in found.values()} == {"its process ended with exit code 1; its last line: no such tool"}
+
+
+def test_without_valgrind_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, **_: None)
+    with pytest.raises(UserError, match=r"instruction counts: no valgrind \(install it, for example: apt-get"):
+        count([case()], Policy())
+
+
+def test_counts_repeat_and_five_percent_more_work_is_five_percent_more_instructions() -> None:
+    if not shutil.which("valgrind"):  # where the test above says what happens
+        return
+    cases = [case(f"{__file__}:LOOP", variant) for variant in ("eager", "more")]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (found.cases for found in pool.map(count, [cases] * 2, [Policy()] * 2))
+    for one in cases:
+        assert first[one.id].value == pytest.approx(second[one.id].value, rel=1e-3)
+        assert compare(second[one.id], first[one.id]).verdict is Verdict.SAME
+    eager, more = (first[one.id] for one in cases)
+    assert more.value / eager.value == pytest.approx(1.05, abs=0.003)
+    assert compare(more, eager).verdict is Verdict.SLOWER
