@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import ab, arms, gate
+from bench import ab, arms, gate, instructions
 from bench.ab import Broke, Effort, Event, Pairs, Ran, Shot
 from bench.arms import Arm
 from bench.gate import Entry, Line, Report, Result
@@ -143,8 +143,6 @@ def counted(
     cases: Sequence[Case], policy: Policy, pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], tell: Tell
 ) -> Part:
     """The comparison of instruction counts, of cases that were checked. Raises UserError where none can be had."""
-    from bench import instructions
-
     old, new = instructions.count_both(
         cases, policy, *pair, progress=lambda text, share: tell("count instructions", share, text)
     )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 from rich.console import Console
-from runs import case
+from runs import case, ok
 
 from bench import ab, arms, cli, gate, gaterun
 from bench.ab import Effort, Ran, Shot
@@ -22,7 +25,7 @@ from bench.arms import Arm
 from bench.formats import verdicts
 from bench.gate import Entry, Exit, Line, Report, Result
 from bench.model import Block, Case, Direction, Planned, Policy, Status, Suite, UserError, Verdict
-from bench.protocol import Prepared
+from bench.protocol import Answer, Finish, Finished, Prepare, Prepared, Proof, Request, Sample, Turn
 from bench.stats import Comparison
 from bench.verdicts import Rule
 
@@ -125,6 +128,69 @@ def test_a_ratio_is_of_the_lowest_slots_new_over_old() -> None:
     assert shot.log_ratio == pytest.approx(1.0986, abs=1e-4)
     assert (shot.key, ab.key("a", "device")) == ("a", "a (device)")
     assert (ab.kind("a"), ab.kind("a (device)"), ab.case_of("a (device)")) == ("cpu", "cuda", "a")
+
+
+class Scripted:
+    """Workers whose case takes what `times` says: by arm and number of the sample."""
+
+    times: Callable[[str, int], float]
+    asked: list[tuple[str, int]]
+
+    def __init__(self, log: Path, allocator: str, arms: dict[str, Arm]) -> None:
+        pass
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def ask(self, name: str, request: Request, timeout: float) -> Answer:
+        match request:
+            case Prepare():
+                return OK
+            case Sample(number):
+                self.asked.append((name, number))
+                return Turn({"latency": (self.times(name, number),)})
+            case Finish():
+                return Finished(ok(case(), 1e-3))
+            case _:
+                return Proof({})
+
+
+def generations(
+    monkeypatch: pytest.MonkeyPatch, count: int, times: Callable[[str, int], float]
+) -> tuple[list[Shot], list[tuple[str, int]]]:
+    monkeypatch.setattr(Scripted, "times", staticmethod(times), raising=False)
+    monkeypatch.setattr(Scripted, "asked", [], raising=False)
+    monkeypatch.setattr(ab, "Workers", Scripted)
+    pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, ("latency",)), Path("/log"))
+    events = [event for number in range(count) for event in pairs.generation(number, [case()])]
+    return [event for event in events if isinstance(event, Shot)], Scripted.asked
+
+
+def test_a_generation_is_two_blocks_of_turns_of_either_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    shots, asked = generations(monkeypatch, 1, lambda name, number: 2.0 if name == "B" else 1.9)
+    assert [len(shot.slots["A"]) for shot in shots] == [4]
+    assert {"".join(name for name, _ in asked[start : start + 4]) for start in (0, 4)} <= {"ABBA", "BAAB"}
+    assert [number for _, number in asked] == list(range(8))
+
+
+def test_a_disturbed_case_is_measured_again_at_the_end_and_in_both_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    shots, asked = generations(
+        monkeypatch, 2, lambda name, number: 2.0 if name == "B" and 1000 <= number < 1500 else 1.0
+    )
+    assert [len(shot.slots["A"]) for shot in shots] == [4, 8]
+    assert [len(shot.slots["B"]) for shot in shots] == [4, 8]
+    assert [shot.log_ratio for shot in shots] == [0.0, 0.0]
+    assert [number for _, number in asked][-8:] == list(range(1500, 1508))
+
+
+def test_what_stays_slow_is_measured_again_once_and_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    shots, _ = generations(monkeypatch, 2, lambda name, number: 2.0 if name == "B" else 1.0)
+    assert [len(shot.slots["B"]) for shot in shots] == [8, 4]  # from then on that is what B takes
+    assert [shot.log_ratio for shot in shots] == pytest.approx([math.log(2)] * 2)
 
 
 def test_slots_of_a_case_measured_twice_all_count() -> None:
