@@ -26,7 +26,7 @@ def test_every_session_it_names_exists() -> None:
 
 
 def test_every_command_it_names_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    named = set(re.findall(r"`layerbench ([a-z]+)", README))
+    named = set(re.findall(r"`layerbench ([a-z-]+)", README))
     assert {"run", "check", "report", "compare", "list", "build", "doctor", "schema"} <= named
     for name in named:
         assert cli.command([name, "--help"]) == 0, name
