@@ -149,6 +149,8 @@ def logs(generations: Generations, low: Callable[[Sequence[float]], float] = min
 
 def order(rng: np.random.Generator, recorded: int, wanted: int, *, swap: bool) -> list[tuple[int, int]]:
     """Generations to replay, each with a sign: stretches in random order, the first from a random place."""
+    if recorded < wanted or recorded % STRETCH:
+        sys.exit(f"{recorded} generations recorded; {wanted} at least are needed, and a multiple of {STRETCH}")
     shift = int(rng.integers(recorded))
     starts = rng.permutation(recorded // STRETCH)[: -(-wanted // STRETCH)] * STRETCH + shift
     signs = rng.choice([-1, 1], len(starts)) if swap else np.ones(len(starts), dtype=int)

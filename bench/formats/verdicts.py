@@ -69,7 +69,7 @@ def render(report: Report) -> RenderableType:
         *(Text(f"  {text}", "yellow") for text in remarks(report)),
         *(Text(f"  {one_line(text)}", "dim") for text in report.notes),
         *([Text(_canaries(report), "dim")] if report.canaries else []),
-        Text("change: new / old - 1, ± half of its 95 % interval", "dim"),
+        Text("change: new / old - 1, ± half of its 95 % interval (of instructions: of what single calls took)", "dim"),
         Text(summary(report), STYLES.get(_worst(report), "bold")),
     )
 
