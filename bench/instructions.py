@@ -6,6 +6,7 @@ translation, and only then has instructions counted. The same code gives the sam
 
 from __future__ import annotations
 
+import compileall
 import functools
 import os
 import re
@@ -143,6 +144,7 @@ def count(
     this process would import. Raises UserError where nothing can be counted here.
     """
     helper = require()
+    compileall.compile_dir(HERE / "bench", quiet=2)  # a process that compiles has another heap than one that does not
     found = {case.id: Count(Status.SKIPPED, reason) for case in cases if (reason := _impossible(case))}
     ran: Mapping[str, str] = {}
     while left := tuple(case for case in cases if case.id not in found):  # again after a case that took a process down
