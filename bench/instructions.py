@@ -38,7 +38,7 @@ VALGRIND = (
     *("--dump-line=no", "--vgdb=no", "--quiet"),
 )
 # What would differ from process to process without being the code's doing: hashes, threads, and what glibc's free lists
-# happen to hold. With small blocks always kept for reuse, counts of two processes are alike to the last digit.
+# happen to hold. With small blocks always kept for reuse, most counts of two processes agree within 0.02 %.
 VARIABLES = {
     "PYTHONHASHSEED": "0",
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
