@@ -38,7 +38,8 @@ def benchmarks(path: str | Path) -> Callable[..., None]:
         finally:
             torch.set_num_threads(threads)
 
-    parametrised: Callable[..., None] = pytest.mark.parametrize("case", planned)(test)
+    # As ids too: pytest calls what is longer than a line "case7", which the next case before it would rename.
+    parametrised: Callable[..., None] = pytest.mark.parametrize("case", planned, ids=list(planned))(test)
     return parametrised
 
 

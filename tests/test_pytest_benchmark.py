@@ -21,7 +21,7 @@ SUITE = f"""
 policy: {{slots: 1, slot: 0.001, warmup_seconds: 0.1, min_rounds: 3}}
 groups:
   - layer: {Path(__file__).parent / "faulty_layers.py"}:LINEAR
-    axes: {{variant: [eager, native], direction: [inference, backward], threads: 1}}
+    axes: {{variant: [eager, native], direction: [inference, backward], threads: 1, n: 8}}
   - layer: {Path(__file__).parent / "faulty_layers.py"}:STRIDE_BLIND
     axes: {{variant: native, direction: forward_backward, threads: 1}}
   - layer: {Path(__file__).parent / "faulty_layers.py"}:DETACHED
@@ -57,6 +57,7 @@ def test_a_suite_runs_as_tests_that_check_first_and_set_up_outside(tmp_path: Pat
     directions = {one["group"].rpartition("/")[2] for one in found}
     assert directions == {"inference", "backward"}
     for one in found:
+        assert one["param"] == f"{one['group']}/{one['param'].rpartition('/')[2]}"  # the case's id
         assert one["extra_info"]["error"] < 1e-6
         assert one["stats"]["rounds"] >= 3
         if "backward" in one["group"]:
