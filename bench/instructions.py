@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from bench.arms import Arm
 from bench.model import Case, Policy, Status, UserError, Verdict
 from bench.workers import death
 
@@ -47,19 +48,6 @@ VARIABLES = {
 SAME_ADDRESSES = ("setarch", "--addr-no-randomize")  # containers may forbid it
 
 Progress = Callable[[str, float], None]  # what is being done, and which share of all is done
-
-
-class Arm(Protocol):
-    """Whose code is counted. Must pickle; the process enters it before it imports any layer."""
-
-    def enter(self) -> None:
-        """Make what is imported from now on come from the arm."""
-
-    def case(self, case: Case) -> Case:
-        """The case with its layer looked for in the arm."""
-
-    def ran(self) -> dict[str, str]:
-        """What the process has loaded of the arm: hash by file."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +128,8 @@ def count(
 ) -> Counts:
     """Count every case, on one thread; what cannot be counted has its status and the reason.
 
-    None is checked: that takes long under valgrind, and is the caller's to do first. Without an arm the code is what
-    this process would import. Raises UserError where nothing can be counted here.
+    None is checked: that takes long under valgrind, and is the caller's to do first. Whose code is counted is the arm's
+    to say; without one it is what this process would import. Raises UserError where nothing can be counted here.
     """
     helper = require()
     compileall.compile_dir(HERE / "bench", quiet=2)  # a process that compiles has another heap than one that does not

@@ -91,9 +91,8 @@ class Session:
             return timers.timers_for(device, device_clock=None, cache=cache)
 
     def _plan(self, timer: timers.Timer) -> measure.Plan | None:
-        now = self.task.now if isinstance(self.task, RemoteTask) else time.perf_counter
         try:
-            return measure.plan(timer, self.task, self.policy, now)
+            return measure.plan(timer, self.task, self.policy, self.task.now)
         except timers.ClockUnavailable as reason:
             self.warnings.append(f"no {timer.metric} time: {reason}")
             return None
@@ -110,9 +109,8 @@ class Session:
     def sample(self, number: int) -> Turn:
         rng = random.Random(f"{self.policy.seed} {number} {self.case.id}")
         self._monitor.begin()  # anew every turn: what happens in other variants' turns is theirs
-        faults = self.task.page_faults if isinstance(self.task, RemoteTask) else memory.page_faults
         with self.task.grad_mode():
-            values = measure.turn(self._plans, self.task, rng, faults)
+            values = measure.turn(self._plans, self.task, rng, self.task.page_faults)
         self._monitor.round_done()
         for metric, taken in values.items():
             self._rounds.setdefault(metric, []).append(taken)
@@ -120,8 +118,7 @@ class Session:
 
     def finish(self) -> Measurement:
         case = self.case
-        if isinstance(self.task, RemoteTask):
-            self.task.collect()
+        self.task.collect()
         try:
             check.check_last(self.task, self.reference, case.direction, self.bound)
         except check.Wrong as wrong:

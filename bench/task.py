@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from bench import memory
 from bench.model import Direction
 from layers.variants import Made
 
@@ -70,6 +72,17 @@ class Task:
             for tensor in self.inputs
         ]
         self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self.inputs))
+
+    def now(self) -> float:
+        """The clock, in seconds, that says how long a window lasts."""
+        return time.perf_counter()
+
+    def page_faults(self) -> int:
+        """Of the process that makes the calls, so far."""
+        return memory.page_faults()
+
+    def collect(self) -> None:
+        """Bring over the output and the gradients of the last call: here they are at home."""
 
     @contextmanager
     def grad_mode(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ TABLE: dict[str, set[str]] = {
     "bench.measure": {"bench.model", "bench.timers"},
     "bench.memory": {"bench.flush", "bench.machine", "torch"},
     "bench.limits": {"bench.model", "bench.units"},
-    "bench.task": {"bench.model", "layers", "torch"},
+    "bench.task": {"bench.memory", "bench.model", "layers", "torch"},
     "bench.remote": {"bench.model", "bench.task", "bench.timers", "layers", "torch"},
     "bench.check": {"bench.model", "bench.task", "layers", "torch"},
     "bench.protocol": {"bench.model", "msgspec"},
@@ -75,7 +75,7 @@ TABLE: dict[str, set[str]] = {
     "bench.portability": {"bench.model", "bench.workers", "msgspec"},
     "bench.portable": {"layers", "torch"},
     "bench.stats": {"bench.model", "numpy", "scipy"},
-    "bench.instructions": {"bench.model", "bench.workers"},
+    "bench.instructions": {"bench.arms", "bench.model", "bench.workers"},
     "bench.counted": {
         *("bench.instructions", "bench.model", "bench.session", "bench.task", "bench.worker"),
         *("layers", "msgspec", "torch"),

@@ -126,9 +126,8 @@ def test_without_valgrind_the_user_is_told_what_to_install(monkeypatch: pytest.M
         count([case()], Policy())
 
 
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="no valgrind")
 def test_counts_repeat_and_five_percent_more_work_is_five_percent_more_instructions() -> None:
-    if not shutil.which("valgrind"):  # where the test above says what happens
-        return
     cases = [case(f"{__file__}:LOOP", variant) for variant in ("eager", "more")]
     with ThreadPoolExecutor(2) as pool:
         first, second = (found.cases for found in pool.map(count, [cases] * 2, [Policy()] * 2))

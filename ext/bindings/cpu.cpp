@@ -62,9 +62,11 @@ at::Tensor gather(const Conv& c, const Gather& g, const at::Tensor& source, cons
 at::Tensor weight_grad(const Conv& c, const at::Tensor& grad, const at::Tensor& input) {
     const Gather& g = c.forward;
     // Parts of a fixed number, whatever the number of threads: the sums come out the same on every machine.
-    constexpr int64_t filters = 16, parts = 64;
+    // A part adds up its lanes at its end, which costs as much as several rows do.
+    constexpr int64_t filters = 16, parts = 64, least_rows = 8;
     const int64_t blocks = (g.results + filters - 1) / filters, rows = g.batch * g.y.dest;
-    const int64_t chunks = std::clamp<int64_t>(parts / std::max<int64_t>(blocks, 1), 1, std::max<int64_t>(rows, 1));
+    const int64_t chunks =
+        std::clamp<int64_t>(rows / least_rows, 1, std::max<int64_t>(parts / std::max<int64_t>(blocks, 1), 1));
     const int64_t size = g.results * g.weight_result;
     at::Tensor sums = at::zeros({chunks, g.results, g.channels, g.weight_channel}, input.options());
     with_type(c, [&](auto type) {

@@ -36,30 +36,19 @@ template <int kWord>
 __global__ void __launch_bounds__(kThreads)
     shift_wide_kernel(const uint4* __restrict__ in, uint4* __restrict__ out, int64_t total, int64_t row, int64_t shift,
                       unsigned bits) {
-    constexpr int kWide = 1, kStep = kThreads * kWide;
-    for (int64_t part = blockIdx.x; part * kStep < total; part += gridDim.x) {
-        const int64_t start = part * kStep, first = row == total ? start : start % row;
-        uint4 low[kWide], high[kWide];
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-            const int64_t at = start + threadIdx.x + i * kThreads;
-            int64_t column = first + threadIdx.x + i * kThreads;
-            if (column >= row) column = row >= kStep ? column - row : uint32_t(column) % uint32_t(row);
-            column -= shift;
-            low[i] = at < total && column >= 0 && column < row ? in[at - shift] : uint4{};
-            if (kWord >= 0) high[i] = at < total && column >= -1 && column + 1 < row ? in[at - shift + 1] : uint4{};
-        }
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-            const int64_t at = start + threadIdx.x + i * kThreads;
-            if constexpr (kWord < 0) {
-                if (at < total) out[at] = low[i];
-                continue;
-            }
-            const uint32_t word[8] = {low[i].x,  low[i].y,  low[i].z,  low[i].w,
-                                      high[i].x, high[i].y, high[i].z, high[i].w};
-            const auto two = [&](int j) { return __funnelshift_r(word[kWord + j], word[kWord + j + 1], bits); };
-            if (at < total) out[at] = {two(0), two(1), two(2), two(3)};
+    for (int64_t part = blockIdx.x; part * kThreads < total; part += gridDim.x) {
+        const int64_t start = part * kThreads, at = start + threadIdx.x;
+        int64_t column = (row == total ? start : start % row) + threadIdx.x;
+        if (column >= row) column = row >= kThreads ? column - row : uint32_t(column) % uint32_t(row);
+        column -= shift;
+        const uint4 low = at < total && column >= 0 && column < row ? in[at - shift] : uint4{};
+        if constexpr (kWord < 0) {
+            if (at < total) out[at] = low;
+        } else {
+            const uint4 high = at < total && column >= -1 && column + 1 < row ? in[at - shift + 1] : uint4{};
+            const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+            const auto four = [&](int i) { return __funnelshift_r(word[kWord + i], word[kWord + i + 1], bits); };
+            if (at < total) out[at] = {four(0), four(1), four(2), four(3)};
         }
     }
 }
