@@ -199,11 +199,11 @@ def build() -> None:
         for library in native.LIBRARIES:
             built = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True), library)
             out.print(f"built {built}", soft_wrap=True)
+            _show_states(native.states(library))
     except native.BuildError as error:
         raise UserError(
             f"the native operators cannot be built: {error}", remedy="cases on them will be skipped"
         ) from None
-    _show_states(native.states())
 
 
 @app.command()
@@ -359,7 +359,7 @@ def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> Non
 
 def _show_states(states: dict[str, str]) -> None:
     for part, state in states.items():
-        out.print(f"  native {part}: {escape(str(state))}", soft_wrap=True)
+        out.print(f"  {part}: {escape(str(state))}", soft_wrap=True)
 
 
 def _utf8(*streams: Any) -> None:

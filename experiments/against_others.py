@@ -1,7 +1,7 @@
-"""The same cases by layerbench and by others' tools, side by side.  python -m experiments.against_others
+"""The same cases by layerbench and by others' tools, side by side.  python -m experiments.against_others [PROCESSES]
 
 The others are `torch.utils.benchmark` and, on a GPU, `triton.testing.do_bench`. Each tool measures every case in
-PROCESSES fresh processes, until the 95 % interval of its median, by the same formula for all, is within 2 % of it (or
+PROCESSES (5) fresh processes, until the 95 % interval of its median, by the same formula for all, is within 2 % (or
 for 5 s). Shown: what it reports (median of the processes), how far the processes are apart, how long it took, against
 the truth where the case has one and otherwise against the lowest of a long series of short windows on inputs placed
 anew. CUDA cases run where there is a GPU.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +30,7 @@ from experiments.common import Quiet, Sampler, fresh, record, spread
 from layers import load
 from layers.variants import make
 
-PROCESSES, TARGET, LONGEST = 5, 0.02, 5.0
+TARGET, LONGEST = 0.02, 5.0
 Found = tuple[float, float]  # seconds a call, seconds it took
 
 CPU = {
@@ -148,7 +149,7 @@ def all_of(tool: Callable[[Case], Any], cases: dict[str, Case]) -> dict[str, Any
     return {name: tool(what) for name, what in cases.items()}
 
 
-def main() -> None:
+def main(processes: str = "5") -> None:
     """Every tool where it applies; each with its own allocator state, as a user gets it."""
     quiet, rows = Quiet(), []
     cuda = torch.cuda.is_available()
@@ -156,7 +157,7 @@ def main() -> None:
     cases = CUDA if cuda else CPU
 
     right = quiet.take(partial(alone, truth, cases))
-    found = {tool: [quiet.take(partial(alone, tool, cases)) for _ in range(PROCESSES)] for tool in tools}
+    found = {tool: [quiet.take(partial(alone, tool, cases)) for _ in range(int(processes))] for tool in tools}
     for name in cases:
         for tool, runs in found.items():
             centres, walls = zip(*(run[name] for run in runs), strict=True)
@@ -170,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

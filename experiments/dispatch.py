@@ -21,7 +21,7 @@ from bench.timers import no_gc
 from experiments.common import Quiet, record
 from ext import build, ops
 
-WINDOWS, CALLS = 150, 300
+WINDOWS, CALLS = {"cpu": 150, "cuda": 20}, 300
 BINDINGS = {"custom_op": "layerbench", "custom_op_py": "layerbench_py", "stable_abi": "layerbench_stable"}
 Calls = dict[str, Callable[..., Any]]
 
@@ -30,7 +30,7 @@ def low(calls: dict[str, Callable[[], Any]], device: str) -> dict[str, float]:
     """Seconds a call of each, the lowest of the windows."""
     best = dict.fromkeys(calls, float("inf"))
     with no_gc():
-        for _ in range(WINDOWS):
+        for _ in range(WINDOWS[device]):
             for name, call in calls.items():
                 if device == "cuda":
                     torch.cuda.synchronize()  # the queue must not fill up
@@ -115,7 +115,7 @@ def main(device: str = "cpu") -> None:
                     {"operator": operator, "mode": mode, "binding": name, "us": seconds * 1e6,
                      "over torch": seconds / best["torch"]}
                 )  # fmt: skip
-    record("dispatch" if device == "cpu" else f"dispatch-{device}", quiet, rows, windows=WINDOWS, calls=CALLS)
+    record("dispatch" if device == "cpu" else f"dispatch-{device}", quiet, rows, windows=WINDOWS[device], calls=CALLS)
 
 
 if __name__ == "__main__":

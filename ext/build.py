@@ -191,14 +191,14 @@ def workshop(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
 
 
-def states() -> dict[str, str]:
+def states(which: Library = OPS) -> dict[str, str]:
     """For "cpu" and "cuda": `built`, `not built yet`, or the named reason why it cannot be. Builds nothing."""
     try:
-        path = library()
+        path = library(which)
     except BuildError as error:
         return {"cpu": error.reason, "cuda": error.reason}
     state = "built" if path else "not built yet"
-    return {"cpu": state, "cuda": cuda_reason() or state}
+    return {"cpu": state, "cuda": cuda_reason(which) or state}
 
 
 def cuda_reason(which: Library = OPS) -> str | None:

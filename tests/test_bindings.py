@@ -32,6 +32,16 @@ def bound(request: pytest.FixtureRequest) -> Any:
     return getattr(torch.ops, request.param)
 
 
+@everywhere
+@pytest.mark.parametrize("name", ["OPS", "STABLE", "PYTHON"])
+def test_a_library_has_its_part_for_the_device_and_loading_it_prints_nothing(name: str, device: str) -> None:
+    ops.load(getattr(build, name))  # builds it where it is not yet
+    assert build.states(getattr(build, name))[device] == "built"
+    code = f"from ext import build, ops; ops.load(build.{name})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=build.HERE.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def conjugate_and_negated() -> list[Tensor]:
     x = torch.randn(3, 5, dtype=torch.complex64)
     return [x.conj(), x.imag.neg(), x.conj().imag]  # the last is negated only when it is read

@@ -183,6 +183,7 @@ def test_a_cuda_part_that_does_not_compile_leaves_the_cpu_part_and_a_log(
     assert log.read_text(encoding="utf-8") == "unsupported GNU version"
     assert build.states() == {"cpu": "built", "cuda": f"the CUDA part does not compile, see {log}"}
     assert lines == ["the CUDA part does not compile; building without it"]
+    assert build.states(build.STABLE)["cuda"] == "not built yet"
 
 
 def test_a_failed_compilation_tells_the_compilers_last_words_and_where_the_rest_is(

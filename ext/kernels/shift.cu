@@ -29,27 +29,26 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The same in 16 bytes at a time, whatever the shift: each comes from two neighbours, of which a thread finds one in
-// the L1. kWord < 0: a whole number of them. `shift` is how many whole ones the lower lies back; the sum's first byte
-// is byte 4 * kWord + bits / 8 of the two.
+// The same in 16 bytes a thread, whatever the shift: each comes from two neighbours, of which a thread finds one in the
+// L1. kWord < 0: from one. `shift` is how many whole ones the lower lies back; the first byte to store is byte
+// 4 * kWord + bits / 8 of the two.
 template <int kWord>
 __global__ void __launch_bounds__(kThreads)
     shift_wide_kernel(const uint4* __restrict__ in, uint4* __restrict__ out, int64_t total, int64_t row, int64_t shift,
                       unsigned bits) {
-    for (int64_t part = blockIdx.x; part * kThreads < total; part += gridDim.x) {
-        const int64_t start = part * kThreads, at = start + threadIdx.x;
-        int64_t column = (row == total ? start : start % row) + threadIdx.x;
-        if (column >= row) column = row >= kThreads ? column - row : uint32_t(column) % uint32_t(row);
-        column -= shift;
-        const uint4 low = at < total && column >= 0 && column < row ? in[at - shift] : uint4{};
-        if constexpr (kWord < 0) {
-            if (at < total) out[at] = low;
-        } else {
-            const uint4 high = at < total && column >= -1 && column + 1 < row ? in[at - shift + 1] : uint4{};
-            const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-            const auto four = [&](int i) { return __funnelshift_r(word[kWord + i], word[kWord + i + 1], bits); };
-            if (at < total) out[at] = {four(0), four(1), four(2), four(3)};
-        }
+    const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (at >= total) return;
+    int64_t column = at;  // a division only where it must be, and a 64-bit one only where it must
+    if (row < total) column = total <= UINT32_MAX ? uint32_t(at) % uint32_t(row) : at % row;
+    column -= shift;
+    const uint4 low = column >= 0 && column < row ? in[at - shift] : uint4{};
+    if constexpr (kWord < 0) {
+        out[at] = low;
+    } else {
+        const uint4 high = column >= -1 && column + 1 < row ? in[at - shift + 1] : uint4{};
+        const uint32_t word[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        const auto four = [&](int i) { return __funnelshift_r(word[kWord + i], word[kWord + i + 1], bits); };
+        out[at] = {four(0), four(1), four(2), four(3)};
     }
 }
 
