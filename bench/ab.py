@@ -33,7 +33,6 @@ from bench.workers import WorkerDied, Workers
 
 CANARIES = ("bench.selftest_layers:ROLL", "bench.selftest_layers:CONV")  # code of the harness: the same in both arms
 DISTURBED = 1.15  # times an arm's lowest so far, beyond which a case is measured once more in its generation
-WARM_UP = 0.15  # s at most: of many slots the lowest counts, so that the first may be slow
 
 
 class Shot(msgspec.Struct, frozen=True, tag="shot"):
@@ -94,6 +93,11 @@ def kind(name: str) -> str:
     return "cpu" if case_of(name) == name else "cuda"
 
 
+def deciding(shots: Sequence[Shot]) -> Sequence[Shot]:
+    """Of a case's shots those that decide: the device's own time where it is known, for a host is noisier by far."""
+    return [shot for shot in shots if shot.metric == "device"] or shots
+
+
 def canaries(cases: Sequence[Case]) -> tuple[Case, ...]:
     """Two for every device of the suite, on one thread."""
     devices = dict.fromkeys(case.device for case in cases)
@@ -107,14 +111,15 @@ class Effort:
 
     rule: Rule
     blocks: int  # ABBA or BAAB, each of two turns of `policy.slots` slots an arm
-    metrics: tuple[str, ...]
+    warm_up: float  # s at most: of many slots the lowest counts, so that the first may be slow
+    metrics: tuple[str, ...] = ("latency", "device")
 
 
 def effort_for(cases: Sequence[Case]) -> Effort:
     """A GPU is quieter than a CPU: fewer generations and slots do, and the device's own time is judged too."""
     if all(case.device.startswith("cuda") for case in cases):
-        return Effort(GPU, 1, ("latency", "device"))
-    return Effort(CPU, 2, ("latency", "device"))
+        return Effort(GPU, 1, 0.05)
+    return Effort(CPU, 2, 0.15)
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class Pairs:
             for place, case in enumerate(todo):
                 events = list(self._case(workers, case, 1000 * number + 500 * (case.id in before), rng))
                 shots = [joined(before.get(case.id, ()), event) for event in events if isinstance(event, Shot)]
-                if place < len(cases) and any(map(self._disturbed, shots)):
+                if place < len(cases) and any(map(self._disturbed, deciding(shots))):
                     before[case.id] = shots
                     todo.append(case)
                     continue
@@ -179,7 +184,7 @@ class Pairs:
     def _case(self, workers: Workers, case: Case, turns: int, rng: random.Random) -> Iterator[Shot | Broke]:
         """`turns` is the number of the first: another one puts the inputs elsewhere."""
         number = turns // 1000
-        policy = msgspec.structs.replace(self.policy, warmup_seconds=min(WARM_UP, self.policy.warmup_seconds))
+        policy = msgspec.structs.replace(self.policy, warmup_seconds=min(self.effort.warm_up, self.policy.warmup_seconds))
         arms = {arm.name: arm for arm in self.arms}
         for name in rng.sample(list(arms), len(arms)):
             request = Prepare(arms[name].case(case), policy, trusted=True, metrics=self.effort.metrics)

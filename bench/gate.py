@@ -110,6 +110,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     needs: int | None = None  # generations that would decide
     generations: int = 0
 
+    @property
+    def doubtful(self) -> bool:
+        return self.result is Result.INCONCLUSIVE
+
 
 class Line(msgspec.Struct, frozen=True):
     """One case."""
@@ -149,9 +153,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line_of(case: str, entries: Sequence[Entry], reason: str = "") -> Line:
-    """A case measured on both sides: as bad as its worst metric."""
-    order = list(Result)
-    return Line(case, min((entry.result for entry in entries), key=order.index), reason, tuple(entries))
+    """A case measured on both sides: as bad as its worst metric. Where the device's own time is known, doubt about the
+    latency is none about the case."""
+    order, device = list(Result), any(entry.metric == "device" for entry in entries)
+    told = [entry.result for entry in entries if not (device and entry.metric == "latency" and entry.doubtful)]
+    return Line(case, min(told, key=order.index), reason, tuple(entries))
 
 
 def merged(lines: Sequence[Line]) -> Line:

@@ -227,7 +227,9 @@ class Times:
     def _verdicts(self, values: Mapping[str, float]) -> Verdicts:
         names = {case.id for case in self.canaries}
         taus = {name: TAU[ab.kind(name)] for name in values}
-        return Verdicts(self.pairs.effort.rule, taus, frozenset(name for name in values if ab.case_of(name) in names))
+        guards = frozenset(name for name in values if ab.case_of(name) in names)
+        beside = frozenset(name for name in values if name not in guards and ab.key(name, "device") in values)
+        return Verdicts(self.pairs.effort.rule, taus, guards, beside)
 
     def _generation(self, number: int, cases: Sequence[Case]) -> Mapping[str, float]:
         names = {case.id for case in self.canaries}

@@ -91,6 +91,11 @@ class Spin:
         """Start a new account."""
         self.spent = 0
 
+    def touch(self) -> int:
+        """There is no output."""
+        self()
+        return 0
+
     def __call__(self) -> None:
         start = now = _raw()
         end = start + self._ns
@@ -180,6 +185,11 @@ class Kernel:
 
     def place(self, rng: random.Random) -> None:
         """No inputs to move."""
+
+    def touch(self) -> int:
+        """There is no output."""
+        self()
+        return 0
 
     def __call__(self) -> None:
         torch.cuda._sleep(self.cycles)

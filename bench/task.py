@@ -44,6 +44,7 @@ class Task:
         if self._run is not None:
             self._run()
             return
+        self.output = None  # freed first: the next may lie where this one lay
         # Not self._forward(): a call inside this one would be timed with it, 60 ns each.
         output = self._call(*self.inputs)
         if not isinstance(output, Tensor):
@@ -63,15 +64,22 @@ class Task:
     def place(self, rng: random.Random) -> None:
         """Copy the inputs to random 64-byte-aligned places, with blocks of random size, up to their own, allocated
         before them so that the outputs land elsewhere too. Leaves values, strides and requires_grad alone."""
-        if self._direction is Direction.BACKWARD:
-            self.output = None  # its graph holds the old inputs
+        self.output = None  # its graph may hold the old inputs
+        self.inputs, self._ballast = (), []  # freed before others are taken
         self._ballast = [
             torch.empty(
                 64 * rng.randrange(1, 65 + min(tensor.nbytes, BALLAST) // 64), dtype=torch.uint8, device=tensor.device
             )
-            for tensor in self.inputs
+            for tensor in self._made.inputs
         ]
-        self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self.inputs))
+        self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self._made.inputs))
+
+    def touch(self) -> int:
+        """See measure.Placeable; 0 too where a caching allocator sees to it."""
+        self.prepare()
+        self()
+        told = self.output is not None and self.output.is_cpu and self.output.layout is torch.strided
+        return self.output.data_ptr() if told and self.output is not None else 0
 
     def now(self) -> float:
         """The clock, in seconds, that says how long a window lasts."""

@@ -186,11 +186,16 @@ def _needs(one: Estimate, tau: float, rule: Rule, error: float) -> int | None:
 
 @dataclass
 class Verdicts:
-    """All cases of a suite over the generations of a run. `taus` names them; canaries are identical in both arms."""
+    """All cases of a suite over the generations of a run. `taus` names them; canaries are identical in both arms.
+
+    What is measured `beside` a case's deciding metric (the latency of a GPU case, which a busy host may make too noisy
+    ever to be decided) may be found changed, but is not waited for, and has no part in what all cases have in common.
+    """
 
     rule: Rule
     taus: Mapping[str, float]
     canaries: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
     findings: dict[str, Finding] = field(default_factory=dict)
     _data: dict[str, list[float]] = field(default_factory=dict)
 
@@ -202,8 +207,8 @@ class Verdicts:
         """One generation's log ratios; what all cases have in common is their trimmed mean, while half of them run."""
         for name, x in generation.items():
             self._data.setdefault(name, []).append(x)
-        values = [x for name, x in generation.items() if name not in self.canaries]
-        if len(values) >= max(LEAST, len(self.cases) / 2):
+        values = [x for name, x in generation.items() if name not in self.canaries | self.beside]
+        if len(values) >= max(LEAST, len(set(self.cases) - self.beside) / 2):
             self._data.setdefault(SUITE, []).append(float(stats.trim_mean(values, TRIM)))
 
     def drop(self, name: str) -> None:
@@ -214,8 +219,8 @@ class Verdicts:
         self.findings.pop(name, None)
 
     def open(self) -> tuple[str, ...]:
-        """The cases that are to run on."""
-        return tuple(name for name in self.cases if self._outcome(name) is Outcome.INCONCLUSIVE)
+        """The cases that are to run on: undecided ones, and whatever seems changed and is yet to be convicted."""
+        return tuple(name for name in self._undecided() if name not in self.beside or self._suspect(name))
 
     def look(self, number: int) -> None:
         """Judge what is open after a planned number of generations, or after the last there was time for.
@@ -225,10 +230,11 @@ class Verdicts:
         canaries = judge(self._of(self.canaries), self.taus, self.rule, number)
         outcomes = [self._outcome(name) for name in self.cases]
         convicted = sum(one in (Outcome.REGRESSED, Outcome.IMPROVED) for one in outcomes)
-        open_ = self.open()
-        whole = {SUITE: self._data[SUITE]} if len(self._data.get(SUITE, ())) == self._length(open_) else {}
+        longest = max((len(self._data.get(name, ())) for name in self._undecided()), default=-1)
+        open_ = tuple(name for name in self._undecided() if len(self._data.get(name, ())) == longest)
+        whole = {SUITE: self._data[SUITE]} if len(self._data.get(SUITE, ())) == longest else {}
         taus = {**self.taus, SUITE: max(self.taus[name] for name in self.cases)} if self.cases else self.taus
-        acquitted = len(self.cases) - len(open_) - convicted
+        acquitted = len(self.cases) - len(open_) - convicted  # or no longer measured
         found = judge(self._of(open_) | whole, taus, self.rule, number, convicted, acquitted)
         if any(one.suspect for one in [*canaries.values(), *(found[name] for name in whole)]):
             found = {name: replace(one, outcome=Outcome.INCONCLUSIVE) for name, one in found.items()}
@@ -245,5 +251,8 @@ class Verdicts:
     def _of(self, names: Iterable[str]) -> dict[str, Sequence[float]]:
         return {name: self._data[name] for name in names if len(self._data.get(name, ())) >= 4}
 
-    def _length(self, names: Sequence[str]) -> int:
-        return max((len(self._data.get(name, ())) for name in names), default=-1)
+    def _undecided(self) -> tuple[str, ...]:
+        return tuple(name for name in self.cases if self._outcome(name) is Outcome.INCONCLUSIVE)
+
+    def _suspect(self, name: str) -> bool:
+        return name not in self.findings or self.findings[name].suspect

@@ -23,6 +23,7 @@ from bench.session import Session
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "experiments"
 OTHERS = 0.5  # busy CPUs beside our own above which a measurement is taken again
+PATIENCE = 60.0  # s in all to wait for quiet; a large host may never be
 T = TypeVar("T")
 
 
@@ -31,6 +32,7 @@ class Quiet:
 
     def __init__(self, own: int = 1) -> None:
         self.most = own + OTHERS  # busy CPUs, our `own` included
+        self.patience = PATIENCE
         self.load, self.repeated, self.busy = os.getloadavg()[0], 0, list[float]()
 
     def take(self, measure: Callable[[], T], tries: int = 3) -> T:
@@ -40,7 +42,7 @@ class Quiet:
             jiffies, start = busy_jiffies(), time.monotonic()
             result = measure()
             busy = (busy_jiffies() - jiffies) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - start)
-            if busy <= self.most:
+            if busy <= self.most or self.patience <= 0:
                 break
             self.repeated += attempt + 1 < tries
         self.busy.append(busy)
@@ -58,12 +60,13 @@ class Quiet:
         }
 
     def _wait(self, longest: float = 15) -> None:
-        deadline = time.monotonic() + longest
+        deadline = time.monotonic() + min(longest, self.patience)
         while time.monotonic() < deadline:
             before = busy_jiffies()
             time.sleep(0.2)
             if (busy_jiffies() - before) / os.sysconf("SC_CLK_TCK") < 0.2 * 0.3:
                 return
+            self.patience -= 0.2
 
 
 def busy_jiffies() -> int:

@@ -21,7 +21,7 @@ from bench.timers import no_gc
 from experiments.common import Quiet, record
 from ext import build, ops
 
-WINDOWS, CALLS = {"cpu": 150, "cuda": 20}, 300
+WINDOWS, CALLS = {"cpu": 150, "cuda": 30}, 300
 BINDINGS = {"custom_op": "layerbench", "custom_op_py": "layerbench_py", "stable_abi": "layerbench_stable"}
 Calls = dict[str, Callable[..., Any]]
 

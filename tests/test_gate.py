@@ -165,7 +165,7 @@ def generations(
     monkeypatch.setattr(Scripted, "asked", [], raising=False)
     monkeypatch.setattr(ab, "Workers", Scripted)
     pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
-    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, ("latency",)), Path("/log"))
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15, ("latency",)), Path("/log"))
     events = [event for number in range(count) for event in pairs.generation(number, [case()])]
     return [event for event in events if isinstance(event, Shot)], Scripted.asked
 
@@ -335,6 +335,27 @@ def test_metrics_of_a_case_share_a_line_as_bad_as_the_worst() -> None:
     assert gate.merged([skipped, skipped]) == skipped
 
 
+@pytest.mark.parametrize(
+    ("latency", "device", "result"),
+    [
+        (Result.INCONCLUSIVE, Result.OK, Result.OK),
+        (Result.REGRESSED, Result.OK, Result.REGRESSED),
+        (Result.INCONCLUSIVE, Result.REGRESSED, Result.REGRESSED),
+        (Result.OK, Result.INCONCLUSIVE, Result.INCONCLUSIVE),
+        (Result.INCONCLUSIVE, Result.INCONCLUSIVE, Result.INCONCLUSIVE),
+    ],
+)
+def test_doubt_about_a_latency_is_none_about_a_case_whose_device_time_is_known(
+    latency: Result, device: Result, result: Result
+) -> None:
+    line = gate.line_of("a", [entry(latency), entry(device, "device")])
+    assert line.result is result
+    assert gate.line_of("a", [entry(latency)]).result is latency
+    words = "device time decides"
+    doubtful = latency is Result.INCONCLUSIVE and result is not Result.INCONCLUSIVE
+    assert (words in " ".join(verdicts.remarks(msgspec.structs.replace(report(), lines=(line,))))) is doubtful
+
+
 # Formats
 
 EVERYTHING = report(*Result, whole=entry(Result.REGRESSED, "all", 1.05), problems=("canary 1 differs",))
@@ -465,7 +486,7 @@ def test_more_work_is_found_and_every_generation_is_on_disk(repository: Path) ->
         for name in ("WORK", "STILL")
     ]
     suite = Suite("theirs", msgspec.convert(POLICY, Policy), tuple(Block("eager", (Planned(one),)) for one in cases))
-    effort = Effort(Rule(looks=(4, 6), family=1e-4), 1, ("latency",))
+    effort = Effort(Rule(looks=(4, 6), family=1e-4), 1, 0.15, ("latency",))
     with arms.arms(repository, "HEAD~1", "HEAD", repository / "cache") as pair:
         found = gaterun.run(suite, pair, repository.parent, lambda *_: None, effort=effort)
     assert found.problems == ()

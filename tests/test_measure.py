@@ -32,12 +32,18 @@ class Work:
         self.clock, self.cost, self.preparation = clock, cost, preparation
         self.fresh = preparation > 0
         self.calls = self.places = 0
+        self.output: Callable[[Work], int] = lambda work: 0
 
     def prepare(self) -> None:
         self.clock.ns += round(self.preparation * 1e9)
 
     def place(self, rng: random.Random) -> None:
         self.places += 1
+
+    def touch(self) -> int:
+        self.prepare()
+        self()
+        return self.output(self)
 
     def __call__(self) -> None:
         self.clock.ns += round(self.cost(self.calls) * 1e9)

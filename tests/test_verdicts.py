@@ -247,6 +247,38 @@ def test_canaries_alike_are_not_broken_and_no_cases() -> None:
     assert set(verdicts.cases) == set(CASES)
 
 
+def beside(slow: float, noise: float = 0.2) -> Verdicts:
+    """Device times that are quiet, and latencies of the same cases, of which one is slower by a logarithm."""
+    device, host = normal(36, 0.002), normal(37, noise)
+    names = {name: name.replace("case", "latency") for name in CASES}
+    taus = dict.fromkeys(CASES, 0.01) | dict.fromkeys(names.values(), 0.02)
+    verdicts, number = Verdicts(GPU, taus, beside=frozenset(names.values())), 0
+    for look, until in enumerate(GPU.looks):
+        going = {name.replace("latency", "case") for name in verdicts.open()}
+        while number < until:
+            latencies = {names[name]: host(name, number) + slow * (name == "case 5") for name in sorted(going)}
+            verdicts.add({name: device(name, number) for name in sorted(going)} | latencies)
+            number += 1
+        verdicts.look(look)
+    return verdicts
+
+
+def test_a_latency_too_noisy_to_judge_keeps_no_gpu_case_going() -> None:
+    verdicts = beside(0.0)
+    assert outcomes(verdicts)[Outcome.INCONCLUSIVE] > 20
+    assert {verdicts.findings[name].outcome for name in CASES} == {Outcome.OK}
+    assert {one.estimate.n for one in verdicts.findings.values()} == {6}
+    assert verdicts.open() == ()
+    assert verdicts.findings[SUITE].estimate.noise < 0.01
+
+
+def test_a_latency_that_doubles_is_caught_though_the_device_time_is_the_same() -> None:
+    verdicts = beside(math.log(2), 0.05)
+    assert verdicts.findings["case 5"].outcome is Outcome.OK
+    assert verdicts.findings["latency 5"].outcome is Outcome.REGRESSED
+    assert verdicts.findings["latency 5"].estimate.n == 12
+
+
 def test_a_dropped_case_is_judged_no_more() -> None:
     verdicts = Verdicts(CPU, dict.fromkeys(("a", "b"), 0.02))
     for number in range(8):

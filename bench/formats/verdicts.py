@@ -146,8 +146,12 @@ def remarks(report: Report) -> Iterator[str]:
         if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED):
             yield f"{short[line.case]}: {one_line(line.reason)[:240]}"
         for entry in line.entries:
-            if entry.result is Result.INCONCLUSIVE:
+            if entry.doubtful and line.result is Result.INCONCLUSIVE:
                 yield f"{short[line.case]}: {_doubt(entry)}"
+    beside = [e for line in report.lines if line.result is not Result.INCONCLUSIVE for e in line.entries if e.doubtful]
+    if beside:
+        noise = max(entry.noise or 0.0 for entry in beside)
+        yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(noise)} a generation): device time decides"
     for reason in dict.fromkeys(line.reason for line in report.lines if line.result is Result.SKIPPED):
         cases = sum(line.reason == reason for line in report.lines)
         yield f"{cases} skipped on both sides: {one_line(reason)[:240]}"

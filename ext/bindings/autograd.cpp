@@ -196,11 +196,6 @@ Tensor grad_weight(DispatchKeySet keys, const Tensor& grad, const Tensor& input,
     return record<UnfoldConv2dGradWeightBackward>([&](auto& node) { node.save(grad, input, w); }, run, grad, input);
 }
 
-std::tuple<Tensor, Tensor> grad_weight_and_bias(const Tensor& grad, const Tensor& input, IntArrayRef kernel_size,
-                                                IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-    return {grad_weight_op().call(grad, input, kernel_size, stride, padding, dilation), grad.sum({0, 2, 3})};
-}
-
 // Under autocast a convolution runs in the lower precision, as torch's own does. The other operators take what comes.
 template <at::DeviceType device>
 Tensor conv_autocast(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -224,9 +219,14 @@ TORCH_LIBRARY_IMPL(layerbench, Autograd, m) {
     m.impl("unfold_conv2d_grad_weight", TORCH_FN(grad_weight));
 }
 
-// CUDA has a kernel for both.
-TORCH_LIBRARY_IMPL(layerbench, CPU, m) { m.impl("unfold_conv2d_grad_weight_bias", TORCH_FN(grad_weight_and_bias)); }
-TORCH_LIBRARY_IMPL(layerbench, Meta, m) { m.impl("unfold_conv2d_grad_weight_bias", TORCH_FN(grad_weight_and_bias)); }
+// Where there is no kernel for both.
+TORCH_LIBRARY_IMPL(layerbench, CompositeExplicitAutograd, m) {
+    m.impl("unfold_conv2d_grad_weight_bias", [](const Tensor& grad, const Tensor& input, IntArrayRef kernel_size,
+                                                IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
+        return std::make_tuple(grad_weight_op().call(grad, input, kernel_size, stride, padding, dilation),
+                               grad.sum({0, 2, 3}));
+    });
+}
 
 TORCH_LIBRARY_IMPL(layerbench, AutocastCPU, m) { m.impl("unfold_conv2d", TORCH_FN(conv_autocast<at::kCPU>)); }
 TORCH_LIBRARY_IMPL(layerbench, AutocastCUDA, m) { m.impl("unfold_conv2d", TORCH_FN(conv_autocast<at::kCUDA>)); }

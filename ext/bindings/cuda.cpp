@@ -85,7 +85,7 @@ at::Tensor cuda_grad_weight(const at::Tensor& grad, const at::Tensor& input, at:
 
 LAYERBENCH_KERNELS(CUDA, cuda_shift, cuda_vecadd, cuda_conv, cuda_grad_input, cuda_grad_weight)
 
-#ifndef LAYERBENCH_STABLE
+#ifdef LAYERBENCH_IN_CPP
 TORCH_LIBRARY_IMPL(layerbench, CUDA, m) {
     m.impl("unfold_conv2d_grad_weight_bias",
            [](const at::Tensor& grad, const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,

@@ -19,8 +19,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#ifndef LAYERBENCH_NAMESPACE
+#ifndef LAYERBENCH_NAMESPACE  // the operators of torch.ops.layerbench, whose schemas and autograd are in C++
 #define LAYERBENCH_NAMESPACE layerbench
+#define LAYERBENCH_IN_CPP
 #endif
 
 // The operators of one device, in the order of schema.h.

@@ -117,6 +117,7 @@ void Task::prepare() {
 }
 
 void Task::forward() {
+    output_ = at::Tensor();  // freed first, so that the next lies where this one lay
     output_ = model_.call(inputs_);
     const bool wanted = direction_ == Direction::backward || direction_ == Direction::forward_backward;
     if (wanted && !output_.requires_grad())
