@@ -1,4 +1,4 @@
-"""The command line, which alone prints and exits (gates in gating.py). Each command reads as the pipeline it is."""
+"""The command line, which alone prints and exits (but for gates: gating/). Each command reads as the pipeline it is."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from bench import __version__, gating
+from bench import __version__
 from bench.console import Only, SuiteFile, err, leave, load_suite, out
+from bench.gating import commands as gating
 from bench.model import Run, Status, Suite, UserError, load_run
 
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
@@ -50,7 +51,8 @@ def run(
 
     Every case is on disk as soon as it ends; Ctrl-C loses at most the block in hand.
     """
-    from bench import gate, runner, stats
+    from bench import runner, stats
+    from bench.gating import gate
     from bench.progress import Display
 
     before = _load(resume) if resume else None
@@ -78,7 +80,8 @@ def check(
     only: Only = None,
 ) -> None:
     """Only check a suite: is every variant right, without timing it."""
-    from bench import gate, runner
+    from bench import runner
+    from bench.gating import gate
     from bench.progress import Display, checked_line
 
     resolved = load_suite(suite).only(only or [])
@@ -115,8 +118,8 @@ def compare(
     within: Annotated[float, typer.Option(help="Changes up to this fraction are the same [the new suite's]")] = 0.0,
 ) -> None:
     """Compare two runs case by case: what became faster or slower, what is missing."""
-    from bench import gate
     from bench.formats import terminal
+    from bench.gating import gate
     from bench.table import compare_runs
 
     older, newer = _load(old), _load(new)
@@ -218,7 +221,7 @@ def portability(
     from bench import portability as table
     from bench.formats import portability as shown
     from bench.formats import write_portability
-    from bench.machine import cpus
+    from bench.machine.facts import cpus
     from bench.progress import TimeBar
     from layers.variants import VARIANTS
 
@@ -244,12 +247,13 @@ def doctor(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every fact and figure to this file")] = None,
 ) -> None:
     """Show what this machine is and has, and test whether its timings can be trusted: fails where they cannot."""
-    from bench import environment, gate
+    from bench.gating import gate
+    from bench.machine import environment
     from bench.workers import start_server
 
     if self_test:
         start_server()  # imports torch for the workers, beside this process
-    from bench import findings, selftest
+    from bench.doctor import findings, selftest
     from bench.formats import checkup, files
     from bench.progress import TimeBar
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
-    from bench.gate import Exit
+    from bench.gating.gate import Exit
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -33,7 +33,7 @@ def load_suite(path: str) -> Suite:
     start_server()  # torch takes seconds to import: the workers' copy beside this one
     import layers
     from bench import config
-    from bench.machine import cpus
+    from bench.machine.facts import cpus
     from layers.variants import VARIANTS
 
     return config.load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus())

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from bench.clocks.timers import Call, Timer
 from bench.model import Policy
-from bench.timers import Call, Timer
 
 Now = Callable[[], float]  # seconds
 
@@ -26,7 +26,7 @@ class Placeable(Call, Protocol):
         """Move the inputs: where they lie changes a time by more than many optimisations do."""
 
     def touch(self) -> int:
-        """Make a call; the address of its output, 0 where there is none to tell."""
+        """Make a call; a number for the places of its output and gradients, 0 where there are none to tell."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ def _settle(call: Placeable, rng: random.Random, calls: int) -> None:
     """Touch everything, and go to other places, for at most `calls` calls, until outputs lie where the last one lay.
 
     How many places outputs take in turns is settled by how the heap happens to look, mostly once a process and for all
-    its life. Each more costs 6 % at 4 MiB, for that much more has to lie in the caches: one process in five was 5 to 12 %
-    slower than its likes.
+    its life. Each more costs 6 % at 4 MiB, since that much more has to lie in the caches: one process in five was 5 to
+    12 % slower than its likes.
     """
     several = 4 if calls >= 16 else 2
     for _ in range(max(2, calls // several)):
         first = call.touch()
-        if not first or all([call.touch() == first for _ in range(1, several)]):
+        if not first or all(call.touch() == first for _ in range(1, several)):
             return
         call.place(rng)

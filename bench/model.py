@@ -229,7 +229,7 @@ class Header(msgspec.Struct, frozen=True):
     version: str  # of layerbench
     started: str  # ISO 8601, UTC
     suite: Suite
-    environment: dict[str, Any]  # see environment.py; "fingerprint" names the machine and software
+    environment: dict[str, Any]  # see machine/environment.py; "fingerprint" names the machine and software
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -18,7 +18,9 @@ import pytest
 import torch
 
 import layers
-from bench import check, config, machine, memory
+from bench import check, config
+from bench.machine import facts as machine
+from bench.machine import memory
 from bench.model import Planned, Policy, Status, Suite
 from bench.remote import RemoteTask
 from bench.session import Session

@@ -6,9 +6,9 @@ import random
 
 from torch import Tensor
 
+from bench.clocks.timers import Call
 from bench.model import Direction, Policy
 from bench.task import Task
-from bench.timers import Call
 from layers import Unavailable
 from layers.program import Program
 from layers.variants import Made

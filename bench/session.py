@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from bench import check, energy, environment, flush, limits, measure, memory, monitor, timers
+from bench import check, limits, measure
+from bench.clocks import flush, timers
+from bench.machine import energy, environment, memory, monitor
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import Prepared, Turn
 from bench.remote import RemoteTask, RemoteTimer

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from multiprocessing.connection import Connection
 
-from bench import check, environment, memory
-from bench.arms import Arm
+from bench import check
+from bench.gating.arms import Arm
+from bench.machine import environment, memory
 from bench.model import Status
 from bench.protocol import (
     Answer,

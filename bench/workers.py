@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.arms import Arm
+from bench.gating.arms import Arm
 from bench.protocol import Answer, Request
 
 # What takes seconds to import, and nothing that imports layers: which ones those are may be the worker's to choose.
-PRELOADED = ("torch", "bench.measure", "bench.memory", "bench.monitor")
+PRELOADED = ("torch", "bench.measure", "bench.machine.memory", "bench.machine.monitor")
 
 
 class WorkerDied(Exception):

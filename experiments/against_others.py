@@ -21,10 +21,10 @@ import torch
 from torch.utils.benchmark import Timer
 
 from bench import stats
+from bench.clocks.timers import HostTimer
 from bench.measure import calls_per_window
 from bench.model import Case, Policy
 from bench.task import Task
-from bench.timers import HostTimer
 from experiments.cases import case
 from experiments.common import Quiet, Sampler, fresh, record, spread
 from layers import load

@@ -23,8 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file, installed or not
 
-from bench.timers_cuda import EventTimer, GraphTimer
-from bench.timers_cupti import CuptiTimer
+from bench.clocks.cuda import EventTimer, GraphTimer
+from bench.clocks.cupti import CuptiTimer
 from ext import ops
 
 DEVICE = torch.device("cuda", 0)

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from bench import environment, stats
-from bench.memory import fix_allocator
+from bench import stats
+from bench.machine import environment
+from bench.machine.memory import fix_allocator
 from bench.model import Case, Metric, Policy
 from bench.session import Session
 

@@ -4,10 +4,10 @@
     python -m experiments.gate_replay plant 24    # A/B: 0, 5 and 10 % more work in three layers
     python -m experiments.gate_replay             # replay what was recorded, and print the tables
 
-Recordings are gate.jsonl files in results/experiments/gate. A replayed suite draws stretches of four consecutive
-generations, each at most once, so that drift and what neighbours had in common stay; in each stretch the arms of an A/A
-may be swapped, since they are the same code. Power comes from planted work that was really done, and for more kinds
-of noise from the A/A pairs with the logarithm of the slow-down added.
+Recordings are gate.jsonl files in results/experiments/gate; two are of an H200, a part of a run each. A replayed suite
+draws stretches of four consecutive generations, each at most once, so that drift and what neighbours had in common
+stay; in each stretch the arms of an A/A may be swapped, since they are the same code. Power comes from planted work
+that was really done, and for more kinds of noise from the A/A pairs with the logarithm of the slow-down added.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from bench import ab, arms, gaterun
-from bench.ab import Broke, Pairs, Ran, Shot
-from bench.arms import Arm
+from bench.gating import ab, arms, gaterun
+from bench.gating.ab import Broke, Pairs, Ran, Shot
+from bench.gating.arms import Arm
+from bench.gating.verdicts import CPU, GPU, TAU, Outcome, Verdicts, estimate
 from bench.model import Case, Direction, Policy
-from bench.verdicts import CPU, TAU, Outcome, Verdicts
 
 # Workers import this module too, before they enter their arm: so nothing here may import layers, as common.py does.
 HERE = Path(__file__).resolve().parent
@@ -134,7 +134,7 @@ def load(path: Path) -> Generations:
     found: dict[int, dict[str, Shot]] = {}
     for line in path.read_bytes().splitlines():
         shot = msgspec.json.decode(line, type=Shot)
-        found.setdefault(shot.generation, {})[shot.case] = shot
+        found.setdefault(shot.generation, {})[shot.key] = shot
     return [found[number] for number in sorted(found)]
 
 
@@ -232,6 +232,20 @@ def planted_power(path: Path, slow: float) -> Iterable[list[str]]:
         ]
 
 
+def seen(path: Path) -> list[list[str]]:
+    """What each case and metric of a recording says as it stands."""
+    values: dict[str, list[float]] = {}
+    for generation in load(path):
+        for name, shot in generation.items():
+            values.setdefault(name, []).append(shot.log_ratio)
+    rows = []
+    for name, found in sorted((name, estimate(logs)) for name, logs in values.items() if len(logs) >= GPU.looks[0]):
+        low, high = map(math.expm1, found.interval())
+        change = f"{math.expm1(found.centre):+.1%}"
+        rows.append([name, str(found.n), change, f"{low:+.1%} to {high:+.1%}", f"{found.noise:.1%}"])
+    return rows
+
+
 def estimators(generations: Generations) -> list[list[str]]:
     """The noise of one pair under each estimator, over all cases."""
     rows = []
@@ -260,6 +274,8 @@ def replay() -> None:
     for slow in PLANTED:
         if (path := FOLDER / f"planted-{slow:g}.jsonl").is_file():
             table("Work planted in a layer", heads, list(planted_power(path, slow)))
+    for path in sorted(FOLDER.glob("h200-*.jsonl")):
+        table(path.stem, ["case", "generations", "change", "95 %", "noise"], seen(path))
 
 
 if __name__ == "__main__":

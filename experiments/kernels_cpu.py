@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.memory import fix_allocator
+from bench.machine.memory import fix_allocator
 from experiments.common import Quiet, record
 from ext import ops
 

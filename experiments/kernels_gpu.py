@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.timers import HostTimer, Timer
-from bench.timers_cuda import EventTimer, GraphTimer
+from bench.clocks.cuda import EventTimer, GraphTimer
+from bench.clocks.timers import HostTimer, Timer
 from experiments.common import Quiet, record
 from experiments.kernels_cpu import step
 from ext import ops

@@ -10,9 +10,9 @@ import time
 
 import torch
 
+from bench.clocks.timers import HostTimer, no_gc
 from bench.model import Direction
 from bench.task import Task
-from bench.timers import HostTimer, no_gc
 from experiments.cases import case
 from experiments.common import Quiet, record
 from layers import load

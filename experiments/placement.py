@@ -17,10 +17,10 @@ from functools import partial
 
 import torch
 
+from bench.clocks.timers import HostTimer
 from bench.measure import calls_per_window
 from bench.model import Case, Policy
 from bench.task import Task
-from bench.timers import HostTimer
 from experiments.cases import case
 from experiments.common import Quiet, Sampler, fresh, record
 from layers import load

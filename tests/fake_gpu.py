@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.hold import TIMEOUT
+from bench.clocks.hold import TIMEOUT
 
 MARK = 2.3e-6  # s: what an empty event pair takes
 LAUNCH = 10e-6  # s: what enqueueing a kernel takes the host

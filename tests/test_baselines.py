@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from runs import case
 
-from bench import ab, baselines, cli
-from bench.baselines import Baseline, BaselineHeader, Stored
-from bench.gate import Report, Result
+from bench import cli
+from bench.gating import ab, baselines
+from bench.gating.baselines import Baseline, BaselineHeader, Stored
+from bench.gating.gate import Report, Result
 from bench.model import SCHEMA, Block, Planned, Policy, Status, Suite, UserError
 
 MACHINE = "Example CPU <9000>, 2 of 2 CPUs; no GPU; torch 2.13.0; Python 3.11; Linux x86_64; #0123abcd"

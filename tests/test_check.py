@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import re
+import weakref
+from dataclasses import replace
 
 import faulty_layers as faulty
 import pytest
 import torch
+from torch import Tensor
 
 from bench.check import BOUNDS, Reference, Wrong, check, check_last, non_contiguous, relative_error
 from bench.model import Direction
@@ -76,6 +80,24 @@ def test_the_last_timed_output_is_checked_too() -> None:
         task()
     with pytest.raises(Wrong, match="output after timing: relative error NaN"):
         check_last(task, reference, Direction.FORWARD, BOUNDS["float32"])
+
+
+@pytest.mark.parametrize("direction", [Direction.INFERENCE, Direction.FORWARD, Direction.FORWARD_BACKWARD])
+def test_an_output_is_freed_before_the_next_call(direction: Direction) -> None:
+    made = make(faulty.LINEAR, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    outputs: list[weakref.ref[Tensor]] = []
+
+    def call(x: Tensor) -> Tensor:
+        assert all(output() is None for output in outputs)
+        output: Tensor = made.module(x)
+        outputs.append(weakref.ref(output))
+        return output
+
+    task = Task(replace(made, call=call), direction)
+    for _ in range(3):
+        task.touch()
+        task.place(random.Random(0))
+    assert len(outputs) == 3
 
 
 @pytest.mark.parametrize("direction", [Direction.BACKWARD, Direction.FORWARD_BACKWARD])

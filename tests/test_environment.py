@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench import environment, machine
+from bench.machine import environment
+from bench.machine import facts as machine
 
 CGROUP2 = "30 20 0:26 {top} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 CGROUP1 = "32 31 0:29 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
@@ -120,7 +121,7 @@ def test_the_malloc_named_is_the_one_that_a_preloaded_library_put_first(tmp_path
     source, library = tmp_path / "malloc.c", tmp_path / "libmymalloc.so.2"
     source.write_text("void *__libc_malloc(unsigned long); void *malloc(unsigned long n) { return __libc_malloc(n); }")
     subprocess.run(["cc", "-shared", "-fPIC", "-fno-builtin", "-o", library, source], check=True)
-    code = "from bench import machine; print(machine.malloc())"
+    code = "from bench.machine import facts; print(facts.malloc())"
     env = os.environ | {"LD_PRELOAD": str(library)}
     done = subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True, encoding="utf-8")
     assert done.stdout == "libmymalloc.so.2\n"
@@ -249,8 +250,8 @@ def fake_nvml() -> SimpleNamespace:
 
 
 def test_the_commit_and_a_dirty_flag_are_those_of_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = tmp_path / "bench" / "environment.py"
-    write(tmp_path, {"bench/environment.py": "", "results/baseline": ""})
+    code = tmp_path / "bench" / "machine" / "environment.py"
+    write(tmp_path, {"bench/machine/environment.py": "", "results/baseline": ""})
     monkeypatch.setattr(environment, "__file__", str(code))
     assert environment.describe()["git"] is None
     for command in ("init -q", "add .", "-c user.name=n -c user.email=e -c commit.gpgsign=false commit -q -m first"):
@@ -259,19 +260,21 @@ def test_the_commit_and_a_dirty_flag_are_those_of_the_code(tmp_path: Path, monke
     assert (len(git["commit"]), git["dirty"]) == (40, False)
     write(tmp_path, {"results/baseline": "new results leave the code as it was"})
     assert environment.describe()["git"]["dirty"] is False
-    write(tmp_path, {"bench/environment.py": "changed"})
+    write(tmp_path, {"bench/machine/environment.py": "changed"})
     assert environment.describe()["git"] == git | {"dirty": True}
 
 
 def test_code_that_no_repository_tracks_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    write(tmp_path, {"venv/bench/environment.py": ""})
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "venv" / "bench" / "environment.py"))
+    write(tmp_path, {"venv/bench/machine/environment.py": ""})
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "venv" / "bench" / "machine" / "environment.py"))
     assert environment.describe()["git"] is None
 
 
 def test_counting_cpus_needs_no_torch_and_no_utf8_locale() -> None:
-    code = "import sys; from bench.environment import cpus; assert cpus() >= 1; assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from bench.machine.environment import cpus; assert cpus() >= 1; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"LC_ALL": "C"})
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,15 +20,16 @@ import pytest
 from rich.console import Console
 from runs import case, ok
 
-from bench import ab, arms, cli, gate, gaterun
-from bench.ab import Effort, Ran, Shot
-from bench.arms import Arm
+from bench import cli
 from bench.formats import verdicts
-from bench.gate import Entry, Exit, Line, Report, Result
+from bench.gating import ab, arms, gate, gaterun
+from bench.gating.ab import Effort, Ran, Shot
+from bench.gating.arms import Arm
+from bench.gating.gate import Entry, Exit, Line, Report, Result
+from bench.gating.verdicts import Rule
 from bench.model import Block, Case, Direction, Planned, Policy, Status, Suite, UserError, Verdict
 from bench.protocol import Answer, Finish, Finished, Prepare, Prepared, Proof, Request, Sample, Turn
 from bench.stats import Comparison
-from bench.verdicts import Rule
 
 LAYER = """
 import torch
@@ -457,6 +459,23 @@ def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comp
     assert found.lines[0].result is Result.LOST
     assert "defines no 'STILL'" in found.lines[0].reason
     assert summary.read_text(encoding="utf-8").startswith("### layerbench gate: not comparable")
+
+
+def test_cases_gone_from_the_suite_since_the_old_revision_are_no_pass(repository: Path) -> None:
+    suite_file(repository, "WORK", "STILL").rename(repository / "theirs.yaml")
+    commit(repository)
+    suite_file(repository, "WORK").rename(repository / "theirs.yaml")
+    commit(repository, mine=LAYER.format(steps=4).replace("import torch", "import torch  # the same", 1))
+    suite, out = str(repository / "theirs.yaml"), repository.parent / "out"
+    arguments = ["gate", "--suite", suite, "--against", "HEAD~1", "--seconds", "1", "--out", str(out)]
+    assert cli.command(arguments) == 4
+    found = msgspec.json.decode((out / "gate.json").read_bytes(), type=Report)
+    gone = found.lines[-1]
+    assert (len(found.lines), gone.result) == (2, Result.LOST)
+    assert "STILL" in gone.case
+    assert re.fullmatch(r"in the suite of HEAD~1 \(\w+\), not in this one", gone.reason)
+    assert cli.command([*arguments, "--allow-dropped"]) != 4
+    assert cli.command([*arguments, "--only", "WORK"]) != 4
 
 
 def test_each_arm_runs_its_own_copy_of_a_users_package(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from bench import cli
-from bench.flush import L2Flush
-from bench.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
+from bench.clocks.cuda import EventTimer, GraphTimer
+from bench.clocks.cupti import CuptiTimer
+from bench.clocks.flush import L2Flush
+from bench.clocks.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
+from bench.clocks.timers import ClockUnavailable, Timer, timers_for
 from bench.model import load_run
-from bench.timers import ClockUnavailable, Timer, timers_for
-from bench.timers_cuda import EventTimer, GraphTimer
-from bench.timers_cupti import CuptiTimer
 from ext import ops
 
 pytestmark = pytest.mark.gpu

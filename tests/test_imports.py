@@ -15,139 +15,132 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "layers", "ext")
 
+
+def may(ours: str = "", *others: str) -> set[str]:
+    """Modules and packages of bench, and others."""
+    return {f"bench.{name}" for name in ours.split()} | set(others)
+
+
 # Module, or pattern for those without a row of their own: what it may import besides the standard library.
 # A package's name stands for all in it.
 TABLE: dict[str, set[str]] = {
-    "bench": set(),
-    "bench.model": {"msgspec"},
-    "bench.units": set(),
-    "bench.suitefile": {"bench.model", "msgspec", "ruamel.yaml"},
-    "bench.config": {"bench.model", "bench.suitefile", "msgspec", "ruamel.yaml"},
-    "bench.nvml": set(),
-    "bench.machine": {"bench.nvml"},
-    "bench.environment": {"bench.machine", "bench.nvml"},
-    "bench.arms": {"bench.environment", "bench.model", "msgspec"},
-    "bench.verdicts": {"numpy", "scipy"},
-    "bench.monitor": {"bench.machine", "bench.model", "bench.nvml"},
-    "bench.energy": {"bench.model", "bench.nvml"},
-    "bench.flush": {"torch"},
-    "bench.hold": {"torch"},
-    "bench.timers": {"bench.flush", "torch"},
-    "bench.timers_cuda": {"bench.hold", "bench.timers", "torch"},
-    "bench.timers_cupti": {"bench.hold", "bench.timers", "torch"},
-    "bench.measure": {"bench.model", "bench.timers"},
-    "bench.memory": {"bench.flush", "bench.machine", "torch"},
-    "bench.limits": {"bench.model", "bench.units"},
-    "bench.task": {"bench.memory", "bench.model", "layers", "torch"},
-    "bench.remote": {"bench.model", "bench.task", "bench.timers", "layers", "torch"},
-    "bench.check": {"bench.model", "bench.task", "layers", "torch"},
-    "bench.protocol": {"bench.model", "msgspec"},
-    "bench.session": {
-        *("bench.check", "bench.energy", "bench.environment", "bench.flush", "bench.limits", "bench.measure"),
-        *("bench.memory", "bench.model", "bench.monitor", "bench.protocol", "bench.remote", "bench.task"),
-        *("bench.timers", "layers", "torch"),
-    },
-    "bench.worker": {
-        *(
-            "bench.arms",
-            "bench.check",
-            "bench.environment",
-            "bench.memory",
-            "bench.model",
-            "bench.protocol",
-            "bench.session",
-        ),
-        *("bench.task", "layers"),
-    },
-    "bench.workers": {"bench.arms", "bench.protocol"},
-    "bench.ab": {"bench.arms", "bench.model", "bench.protocol", "bench.verdicts", "bench.workers", "msgspec"},
-    "bench.gaterun": {
-        *("bench.ab", "bench.arms", "bench.gate", "bench.instructions", "bench.model", "bench.protocol"),
-        *("bench.verdicts", "msgspec"),
-    },
-    "bench.baselines": {
-        *("bench.ab", "bench.arms", "bench.gate", "bench.gaterun", "bench.model", "bench.protocol", "bench.verdicts"),
-        *("msgspec", "numpy", "scipy"),
-    },
-    "bench.console": {"bench", "rich", "typer"},
-    "bench.gating": {"bench", "rich", "typer"},
-    "bench.runner": {"bench.model", "bench.protocol", "bench.workers", "msgspec"},
-    "bench.portability": {"bench.model", "bench.workers", "msgspec"},
-    "bench.portable": {"layers", "torch"},
-    "bench.stats": {"bench.model", "numpy", "scipy"},
-    "bench.instructions": {"bench.arms", "bench.model", "bench.workers"},
-    "bench.counted": {
-        *("bench.instructions", "bench.model", "bench.session", "bench.task", "bench.worker"),
-        *("layers", "msgspec", "torch"),
-    },
-    "bench.rows": {"bench.model", "bench.stats", "bench.units"},
-    "bench.history": {"bench.model", "bench.rows", "bench.stats", "numpy", "scipy"},
-    "bench.pytest_suite": {
-        *("bench.check", "bench.config", "bench.machine", "bench.memory", "bench.model", "bench.remote"),
-        *("bench.session", "bench.task", "layers", "pytest", "torch"),
-    },
-    "bench.table": {"bench.model", "bench.rows", "bench.stats", "numpy", "pandas"},
-    "bench.progress": {"bench.model", "bench.protocol", "bench.stats", "bench.units", "rich"},
-    "bench.gate": {"bench.model", "bench.stats", "bench.verdicts", "msgspec"},
-    "bench.profile": {"bench.model", "layers", "torch"},
-    "bench.findings": {"bench.units", "msgspec", "scipy"},
-    "bench.selftest_layers": {"layers", "torch"},
-    "bench.noise": {"bench.findings", "bench.model", "bench.runner", "bench.stats"},
-    "bench.probes": {
-        *("bench.findings", "bench.measure", "bench.memory", "bench.model", "bench.selftest_layers"),
-        *("bench.task", "bench.timers", "bench.units", "layers", "torch"),
-    },
-    "bench.selftest": {"bench.findings", "bench.model", "bench.noise", "bench.workers"},
-    "bench.formats": {"bench.formats", "bench.model", "bench.portability", "msgspec"},
-    "bench.formats.*": {
-        *("bench.formats", "bench.history", "bench.model", "bench.portability", "bench.rows", "bench.stats"),
-        *("bench.table", "bench.units"),
-        *("jinja2", "matplotlib", "msgspec", "numpy", "pandas", "rich"),
-    },
-    "bench.formats.verdicts": {"bench.formats", "bench.gate", "bench.units", "msgspec", "rich"},
-    "bench.formats.checkup": {"bench.findings", "bench.formats", "bench.units", "rich"},
-    "bench.cli": {"bench", "msgspec", "rich", "typer"},
-    "bench.__main__": {"bench.cli"},
-    "layers": {"torch"},
-    "layers.*": {"layers", "torch"},
-    "ext": set(),
-    "ext.build": {"ext", "filelock"},
-    "ext.setup": {"ext", "setuptools", "torch"},
-    "ext.*": {"ext", "torch"},
+    "bench": may(),
+    "bench.clocks": may(),
+    "bench.doctor": may(),
+    "bench.gating": may(),
+    "bench.machine": may(),
+    "bench.model": may("", "msgspec"),
+    "bench.units": may(),
+    "bench.suitefile": may("model", "msgspec", "ruamel.yaml"),
+    "bench.config": may("model suitefile", "msgspec", "ruamel.yaml"),
+    "bench.machine.nvml": may(),
+    "bench.machine.facts": may("machine.nvml"),
+    "bench.machine.environment": may("machine.facts machine.nvml"),
+    "bench.gating.arms": may("machine.environment model", "msgspec"),
+    "bench.gating.verdicts": may("", "numpy", "scipy"),
+    "bench.machine.monitor": may("machine.facts machine.nvml model"),
+    "bench.machine.energy": may("machine.nvml model"),
+    "bench.clocks.flush": may("", "torch"),
+    "bench.clocks.hold": may("", "torch"),
+    "bench.clocks.timers": may("clocks.flush", "torch"),
+    "bench.clocks.cuda": may("clocks.hold clocks.timers", "torch"),
+    "bench.clocks.cupti": may("clocks.hold clocks.timers", "torch"),
+    "bench.measure": may("clocks.timers model"),
+    "bench.machine.memory": may("clocks.flush machine.facts", "torch"),
+    "bench.limits": may("model units"),
+    "bench.task": may("machine.memory model", "layers", "torch"),
+    "bench.remote": may("clocks.timers model task", "layers", "torch"),
+    "bench.check": may("model task", "layers", "torch"),
+    "bench.protocol": may("model", "msgspec"),
+    "bench.session": may(
+        "check clocks.flush clocks.timers limits machine.energy machine.environment machine.memory "
+        "machine.monitor measure model protocol remote task",
+        "layers",
+        "torch",
+    ),
+    "bench.worker": may("check gating.arms machine.environment machine.memory model protocol session task", "layers"),
+    "bench.workers": may("gating.arms protocol"),
+    "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),
+    "bench.gating.gaterun": may(
+        "gating.ab gating.arms gating.gate gating.instructions gating.verdicts model protocol",
+        "msgspec",
+    ),
+    "bench.gating.baselines": may(
+        "gating.ab gating.arms gating.gate gating.gaterun gating.verdicts model protocol",
+        "msgspec",
+        "numpy",
+        "scipy",
+    ),
+    "bench.console": may("", "bench", "rich", "typer"),
+    "bench.gating.commands": may("", "bench", "msgspec", "rich", "typer"),
+    "bench.runner": may("model protocol workers", "msgspec"),
+    "bench.portability": may("model workers", "msgspec"),
+    "bench.portable": may("", "layers", "torch"),
+    "bench.stats": may("model", "numpy", "scipy"),
+    "bench.gating.instructions": may("gating.arms model workers"),
+    "bench.gating.counted": may("gating.instructions model session task worker", "layers", "msgspec", "torch"),
+    "bench.rows": may("model stats units"),
+    "bench.history": may("model rows stats", "numpy", "scipy"),
+    "bench.pytest_suite": may(
+        "check config machine.facts machine.memory model remote session task",
+        "layers",
+        "pytest",
+        "torch",
+    ),
+    "bench.table": may("model rows stats", "numpy", "pandas"),
+    "bench.progress": may("model protocol stats units", "rich"),
+    "bench.gating.gate": may("gating.verdicts model stats", "msgspec"),
+    "bench.profile": may("model", "layers", "torch"),
+    "bench.doctor.findings": may("units", "msgspec", "scipy"),
+    "bench.selftest_layers": may("", "layers", "torch"),
+    "bench.doctor.noise": may("doctor.findings model runner stats"),
+    "bench.doctor.probes": may(
+        "clocks.timers doctor.findings machine.memory measure model selftest_layers task units",
+        "layers",
+        "torch",
+    ),
+    "bench.doctor.selftest": may("doctor.findings doctor.noise model workers"),
+    "bench.formats": may("formats model portability", "msgspec"),
+    "bench.formats.*": may(
+        "formats history model portability rows stats table units",
+        "jinja2",
+        "matplotlib",
+        "msgspec",
+        "numpy",
+        "pandas",
+        "rich",
+    ),
+    "bench.formats.verdicts": may("formats gating.gate units", "msgspec", "rich"),
+    "bench.formats.checkup": may("doctor.findings formats units", "rich"),
+    "bench.cli": may("", "bench", "msgspec", "rich", "typer"),
+    "bench.__main__": may("cli"),
+    "layers": may("", "torch"),
+    "layers.*": may("", "layers", "torch"),
+    "ext": may(),
+    "ext.build": may("", "ext", "filelock"),
+    "ext.setup": may("", "ext", "setuptools", "torch"),
+    "ext.*": may("", "ext", "torch"),
 }
 # And what it may import inside functions alone, so that importing it costs nothing and needs nothing.
 LAZY: dict[str, set[str]] = {
-    "bench.nvml": {"pynvml"},
-    "bench.machine": {"torch"},
-    "bench.environment": {"ext", "torch"},
-    "bench.cli": {"ext", "layers", "torch"},
-    "bench.console": {"layers"},
-    "bench.gating": {"ext"},
-    "bench.hold": {"ext"},
-    "bench.instructions": {"bench.counted", "bench.stats", "ext"},
-    "bench.portability": {"ext"},
-    "bench.timers": {"bench.timers_cuda", "bench.timers_cupti"},
-    "layers.*": {"ext"},
-    "ext.build": {"torch"},
+    "bench.machine.nvml": may("", "pynvml"),
+    "bench.machine.facts": may("", "torch"),
+    "bench.machine.environment": may("", "ext", "torch"),
+    "bench.cli": may("", "ext", "layers", "torch"),
+    "bench.console": may("", "layers"),
+    "bench.gating.commands": may("", "ext"),
+    "bench.clocks.hold": may("", "ext"),
+    "bench.gating.instructions": may("gating.counted stats", "ext"),
+    "bench.portability": may("", "ext"),
+    "bench.clocks.timers": may("clocks.cuda clocks.cupti"),
+    "layers.*": may("", "ext"),
+    "ext.build": may("", "torch"),
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
-NEED_TORCH = {
-    *("bench.flush", "bench.hold", "bench.memory", "bench.timers", "bench.timers_cuda", "bench.timers_cupti"),
-    *(
-        "bench.measure",
-        "bench.task",
-        "bench.remote",
-        "bench.check",
-        "bench.session",
-        "bench.worker",
-        "bench.probes",
-        "bench.portable",
-        "bench.selftest_layers",
-        "bench.counted",
-        "bench.pytest_suite",
-    ),
-    "bench.profile",
-}
+NEED_TORCH = may(
+    "check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.timers doctor.probes gating.counted "
+    "machine.memory measure portable profile pytest_suite remote selftest_layers session task worker"
+)
 
 
 def module_name(file: Path) -> str:
@@ -222,7 +215,11 @@ def test_a_module_imports_only_what_its_row_allows(module: str) -> None:
         ),
         ("ext.build", "import layers.shift", "ext.build:1 imports layers.shift, which it may nowhere"),
         ("bench.model", "if True:\n    import torch.nn", "bench.model:2 imports torch.nn, which it may nowhere"),
-        ("bench.environment", "import torch", "bench.environment:1 imports torch, which it may inside functions alone"),
+        (
+            "bench.machine.environment",
+            "import torch",
+            "bench.machine.environment:1 imports torch, which it may inside functions alone",
+        ),
         ("bench.stats", "from . import table", "bench.stats:1 imports bench.table, which it may nowhere"),
         (
             "bench.formats.terminal",
@@ -239,10 +236,10 @@ def test_the_walk_sees_every_kind_of_forbidden_import(module: str, source: str, 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("bench.environment", "def f():\n    import torch\n    from ext import build"),
+        ("bench.machine.environment", "def f():\n    import torch\n    from ext import build"),
         ("bench.formats.terminal", "import json\nfrom rich.table import Table\nfrom .cells import columns"),
         ("bench.runner", "from bench import __version__"),
-        ("bench.gate", "if TYPE_CHECKING:\n    from bench.table import Change"),
+        ("bench.gating.gate", "if TYPE_CHECKING:\n    from bench.table import Change"),
     ],
 )
 def test_the_walk_lets_allowed_imports_pass(module: str, source: str) -> None:
@@ -251,7 +248,7 @@ def test_the_walk_lets_allowed_imports_pass(module: str, source: str) -> None:
 
 def test_results_are_read_and_shown_without_torch_in_the_process() -> None:
     names = [name for name in MODULES if name.startswith("bench") and name not in {*NEED_TORCH, "bench.__main__"}]
-    assert {"bench.model", "bench.config", "bench.stats", "bench.environment"} <= set(names)
+    assert {"bench.model", "bench.config", "bench.stats", "bench.machine.environment"} <= set(names)
     code = f"import sys, {', '.join(names)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench import instructions
-from bench.instructions import Count, compare, count
+from bench.gating import instructions
+from bench.gating.instructions import Count, compare, count
 from bench.model import Case, Direction, Policy, Status, UserError, Verdict
 from layers import Layer
 

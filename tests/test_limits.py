@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import cli, memory
+from bench import cli
 from bench.limits import allocator_note, allocator_warning, limit, roofline_warning
+from bench.machine import memory
 from bench.model import Metric, load_run
 
 FAULT = 0.5e-6

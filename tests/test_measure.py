@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from bench.clocks.timers import HostTimer
 from bench.measure import calls_per_window, falling, lows, plan, turn, warm_up
 from bench.model import Policy
-from bench.timers import HostTimer
 
 
 class Clock:
@@ -196,6 +197,28 @@ def test_a_turn_places_the_inputs_anew_for_every_slot_and_returns_every_sample()
     assert values["latency"] == pytest.approx((0.001,) * 5)
     assert work.places == 5
     assert work.calls == 5 * (4 + 1)  # four in each window and one to touch the new places
+
+
+def test_a_slot_goes_elsewhere_until_outputs_stay_where_they_are() -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.0002))
+    plans = [plan(host(clock), work, Policy(slots=1), clock.now)]
+    work.output = lambda work: 64 * (1 + (work.calls if work.places % 4 else 0))
+    turn([replace(plans[0], slots=2)], work, random.Random(0))
+    assert work.places == 8  # the fourth and the eighth are fine
+
+
+@pytest.mark.parametrize(("seconds", "window"), [(0.0002, 20), (0.001, 4), (0.003, 1)])
+def test_where_outputs_never_stay_a_slot_costs_no_more_than_its_window_and_two_calls(
+    seconds: float, window: int
+) -> None:
+    clock = Clock()
+    work = Work(clock, constant(seconds))
+    found = replace(plan(host(clock), work, Policy(), clock.now), slots=2)
+    work.calls, work.output = 0, lambda work: work.calls
+    turn([found], work, random.Random(0))
+    assert found.calls == window
+    assert 2 * (window + 2) <= work.calls <= 2 * (2 * window + 3)
 
 
 def test_a_call_longer_than_a_turn_is_made_once_a_turn() -> None:

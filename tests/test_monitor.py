@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench import machine, nvml
-from bench.energy import Energy
+from bench.machine import facts as machine
+from bench.machine import nvml
+from bench.machine.energy import Energy
+from bench.machine.monitor import Monitor, Watched
 from bench.model import Metric
-from bench.monitor import Monitor, Watched
 
 POWER_CAP, THERMAL, IDLE, APPLICATION = 0x4, 0x40, 0x1, 0x2
 WAITING = "proc/self/schedstat"

@@ -16,11 +16,13 @@ import pytest
 import torch
 from rich.console import Console, RenderableType
 
-from bench import cli, environment, findings, noise, probes, selftest, selftest_layers
-from bench.findings import Finding, Reading, Report, Twins
+from bench import cli, selftest_layers
+from bench.clocks.timers import Call, ClockUnavailable
+from bench.doctor import findings, noise, probes, selftest
+from bench.doctor.findings import Finding, Reading, Report, Twins
 from bench.formats import checkup
+from bench.machine import environment
 from bench.model import SCHEMA, Header, Measurement, Metric, Policy, Run, Status
-from bench.timers import Call, ClockUnavailable
 
 NAN = float("nan")
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from fake_gpu import LAUNCH, FakeGpu, GpuWork, GuessingGpu
 
-from bench.flush import L2Flush, last_level_cache
-from bench.timers import ClockUnavailable, DispatchTimer, HostTimer, ThroughputTimer, timers_for
-from bench.timers_cuda import EventTimer, GraphTimer
-from bench.timers_cupti import CuptiTimer, Recorder, covered, recorder
+from bench.clocks.cuda import EventTimer, GraphTimer
+from bench.clocks.cupti import CuptiTimer, Recorder, covered, recorder
+from bench.clocks.flush import L2Flush, last_level_cache
+from bench.clocks.timers import ClockUnavailable, DispatchTimer, HostTimer, ThroughputTimer, timers_for
 
 CUDA = torch.device("cuda")
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bench.verdicts import CPU, GPU, SUITE, Finding, Outcome, Rule, Verdicts, estimate, holm, judge
+from bench.gating.verdicts import CPU, GPU, SUITE, Finding, Outcome, Rule, Verdicts, estimate, holm, judge
 
 Draw = Callable[[str, int], float]  # the log ratio of a case in a generation
 

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.findings import OUTCOMES, Finding, Report, statement
+from bench.doctor.findings import OUTCOMES, Finding, Report, statement
 from bench.formats.cells import fact, one_line
 from bench.units import show
 

@@ -18,7 +18,7 @@ from bench.formats.cells import one_line
 from bench.formats.files import replace_file
 from bench.formats.markdown import escape
 from bench.formats.markdown import line as table_line
-from bench.gate import Entry, Line, Report, Result
+from bench.gating.gate import Entry, Line, Report, Result
 from bench.units import percent, show
 
 SCREEN = 32  # lines of a table beyond which cases that are ok are only counted
@@ -151,7 +151,7 @@ def remarks(report: Report) -> Iterator[str]:
     beside = [e for line in report.lines if line.result is not Result.INCONCLUSIVE for e in line.entries if e.doubtful]
     if beside:
         noise = max(entry.noise or 0.0 for entry in beside)
-        yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(noise)} a generation): device time decides"
+        yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(noise)}): device time decides"
     for reason in dict.fromkeys(line.reason for line in report.lines if line.result is Result.SKIPPED):
         cases = sum(line.reason == reason for line in report.lines)
         yield f"{cases} skipped on both sides: {one_line(reason)[:240]}"

@@ -5,7 +5,7 @@
 
 namespace runner {
 
-// Make glibc keep freed pages, huge ones where the system has them ("warm"), as bench/memory.py does for Python;
+// Make glibc keep freed pages, huge ones where the system has them ("warm"), as bench/machine/memory.py does for Python;
 // what was done, in words.
 std::string warm_allocator();
 

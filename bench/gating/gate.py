@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from bench.gating.verdicts import Finding, Outcome
 from bench.model import Run, Status, Verdict
 from bench.stats import Comparison
-from bench.verdicts import Finding, Outcome
 
 if TYPE_CHECKING:
     from bench.table import Change

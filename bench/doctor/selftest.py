@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench import __version__, noise
-from bench.findings import Finding, Report
+from bench import __version__
+from bench.doctor import noise
+from bench.doctor.findings import Finding, Report
 from bench.model import Policy
 from bench.workers import start_server
 
@@ -55,7 +56,7 @@ def run(environment: dict[str, Any], *, seconds: float, progress: Progress) -> R
 
 
 def _probes(gpu: bool, tell: Callable[[str], None]) -> Iterator[Finding]:
-    """What bench.probes finds in its own process; ends in time, whatever that does."""
+    """What probes.py finds in its own process; ends in time, whatever that does."""
     context = start_server()
     ours, theirs = context.Pipe()
     process = context.Process(target=_enter, args=(theirs, gpu), name="probes")
@@ -90,4 +91,4 @@ def received(connection: Connection, deadline: float, tell: Callable[[str], None
 
 def _enter(connection: Connection, gpu: bool) -> None:
     # By name: the parent stays free of torch.
-    importlib.import_module("bench.probes").serve(connection, gpu)
+    importlib.import_module("bench.doctor.probes").serve(connection, gpu)

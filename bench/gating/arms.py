@@ -19,11 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench import environment
+from bench.machine import environment
 from bench.model import Case, UserError
 
 WORKING_TREE = "the working tree"
-HARNESS = Path(__file__).resolve().parent
+HARNESS = Path(__file__).resolve().parents[1]
 
 _BEFORE: set[str] = set()  # modules that this process had before it entered an arm
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from bench.hold import TIMEOUT, Gpu, NetClock, gpu_for, zero_of
-from bench.timers import Call, ClockUnavailable, Flush, no_gc
+from bench.clocks.hold import TIMEOUT, Gpu, NetClock, gpu_for, zero_of
+from bench.clocks.timers import Call, ClockUnavailable, Flush, no_gc
 
 Work = Callable[[], object]
 

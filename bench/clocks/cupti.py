@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from bench.hold import Gpu, NetClock, gpu_for, zero_of
-from bench.timers import Call, ClockUnavailable, Flush, no_gc
+from bench.clocks.hold import Gpu, NetClock, gpu_for, zero_of
+from bench.clocks.timers import Call, ClockUnavailable, Flush, no_gc
 
 Interval = tuple[int, int]  # start and end, ns
 

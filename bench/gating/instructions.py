@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.arms import Arm
+from bench.gating.arms import Arm
 from bench.model import Case, Policy, Status, UserError, Verdict
 from bench.workers import death
 
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from bench.stats import Comparison  # scipy, under valgrind, takes half a minute
 
 WITHIN = 0.02  # counts that differ by at most this fraction are the same
-HERE = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # `bench` comes from here whatever the arm holds: it is imported before the arm is entered.
-CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from bench import instructions as i; i.serve(int(sys.argv[2]))"
+CHILD = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from bench.gating import instructions as i; i.serve(int(sys.argv[2]))"
+)
 VALGRIND = (
     *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
     *("--dump-line=no", "--vgdb=no", "--quiet"),
@@ -132,7 +134,7 @@ def count(
     to say; without one it is what this process would import. Raises UserError where nothing can be counted here.
     """
     helper = require()
-    compileall.compile_dir(HERE / "bench", quiet=2)  # a process that compiles has another heap than one that does not
+    compileall.compile_dir(ROOT / "bench", quiet=2)  # a process that compiles has another heap than one that does not
     found = {case.id: Count(Status.SKIPPED, reason) for case in cases if (reason := _impossible(case))}
     ran: Mapping[str, str] = {}
     while left := tuple(case for case in cases if case.id not in found):  # again after a case that took a process down
@@ -221,7 +223,7 @@ class _Process:
     def _talk(self, folder: Path) -> str:
         """Start it and listen until it ends; how it died, or nothing."""
         ours, theirs = Pipe()
-        python = [sys.executable, "-P", "-c", CHILD, str(HERE), str(theirs.fileno())]
+        python = [sys.executable, "-P", "-c", CHILD, str(ROOT), str(theirs.fileno())]
         log = folder / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603
@@ -267,7 +269,7 @@ def serve(descriptor: int) -> None:
     sys.path.insert(0, str(Path.cwd()))  # a user's pkg.module:NAME, as the command line finds it
     if order.arm is not None:
         order.arm.enter()
-    from bench import counted  # only now: it imports layers
+    from bench.gating import counted  # only now: it imports layers
 
     for message in counted.carry_out(order):
         connection.send(message)

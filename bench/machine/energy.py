@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bench import nvml
+from bench.machine import nvml
 from bench.model import Metric
 
 Now = Callable[[], float]  # seconds

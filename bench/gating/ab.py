@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from bench.arms import Arm
+from bench.gating.arms import Arm
+from bench.gating.verdicts import CPU, GPU, Rule
 from bench.model import Case, Direction, Policy, Status, UserError
 from bench.protocol import (
     Answer,
@@ -28,7 +29,6 @@ from bench.protocol import (
     Sample,
     Turn,
 )
-from bench.verdicts import CPU, GPU, Rule
 from bench.workers import WorkerDied, Workers
 
 CANARIES = ("bench.selftest_layers:ROLL", "bench.selftest_layers:CONV")  # code of the harness: the same in both arms
@@ -184,7 +184,9 @@ class Pairs:
     def _case(self, workers: Workers, case: Case, turns: int, rng: random.Random) -> Iterator[Shot | Broke]:
         """`turns` is the number of the first: another one puts the inputs elsewhere."""
         number = turns // 1000
-        policy = msgspec.structs.replace(self.policy, warmup_seconds=min(self.effort.warm_up, self.policy.warmup_seconds))
+        policy = msgspec.structs.replace(
+            self.policy, warmup_seconds=min(self.effort.warm_up, self.policy.warmup_seconds)
+        )
         arms = {arm.name: arm for arm in self.arms}
         for name in rng.sample(list(arms), len(arms)):
             request = Prepare(arms[name].case(case), policy, trusted=True, metrics=self.effort.metrics)

@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bench.machine import cpu, cpus, fact, gpu, memory, read
-from bench.nvml import SLOWDOWNS
+from bench.machine.facts import cpu, cpus, fact, gpu, memory, read
+from bench.machine.nvml import SLOWDOWNS
 
 __all__ = ["cpus", "describe", "output"]
 
@@ -154,7 +154,7 @@ def _git() -> dict[str, Any] | None:
     """
     here = Path(__file__).resolve()
     # A checkout owned by somebody else is common in containers, and its code runs already.
-    git = ("git", "-c", "safe.directory=*", "-C", str(here.parent.parent))
+    git = ("git", "-c", "safe.directory=*", "-C", str(here.parents[2]))
     if fact(lambda: output(*git, "ls-files", "--error-unmatch", str(here))) is None:
         return None
     commit = fact(lambda: output(*git, "rev-parse", "HEAD"))

@@ -16,12 +16,14 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from bench import findings, measure, memory, selftest_layers
-from bench.findings import Finding, Reading
+from bench import measure, selftest_layers
+from bench.clocks.timers import ClockUnavailable, HostTimer, Timer, device_timer, no_gc
+from bench.doctor import findings
+from bench.doctor.findings import Finding, Reading
+from bench.machine import memory
 from bench.measure import Plan
 from bench.model import Direction
 from bench.task import Task
-from bench.timers import ClockUnavailable, HostTimer, Timer, device_timer, no_gc
 from bench.units import show
 from layers.variants import make
 

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from bench import findings, runner, stats
-from bench.findings import Finding, Outcome, Twins
+from bench import runner, stats
+from bench.doctor import findings
+from bench.doctor.findings import Finding, Outcome, Twins
 from bench.model import (
     Block,
     Case,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bench import nvml
+from bench.machine import nvml
 
 T = TypeVar("T")
 

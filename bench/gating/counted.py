@@ -1,4 +1,4 @@
-"""What the process of bench.instructions does: make cases, and have the instructions of their calls counted."""
+"""What the process of instructions.py does: make cases, and have the instructions of their calls counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import torch
 
-from bench.instructions import Doing, Message, Order, Over
+from bench.gating.instructions import Doing, Message, Order, Over
 from bench.model import Case, Policy, Status
 from bench.session import set_process_state
 from bench.task import Task

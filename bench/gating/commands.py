@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.markup import escape
 
@@ -17,8 +18,8 @@ from bench.model import Suite, UserError
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from bench.arms import Arm
-    from bench.gate import Report
+    from bench.gating.arms import Arm
+    from bench.gating.gate import Line, Report
 
 SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite", show_default=False)]
 Repository = Annotated[
@@ -55,14 +56,17 @@ def gate(
     repo: Repository = None,
     seconds: Annotated[float, typer.Option(help="Most that the generations may take")] = 300.0,
     only: Only = None,
+    dropped: Annotated[
+        bool, typer.Option("--allow-dropped", help="Let cases be gone that the old revision's suite had")
+    ] = False,
     folder: Folder = None,
 ) -> None:
     """Is anything slower than in another revision? Fails where it is, and says so where it cannot tell.
 
     Fresh processes of both revisions take turns; whatever is still undecided after 8 pairs goes on to 16 and 24.
     """
-    from bench import gaterun
-    from bench.gate import Exit
+    from bench.gating import gaterun
+    from bench.gating.gate import Exit
     from bench.progress import TimeBar
 
     if bool(against) == bool(stored):
@@ -81,7 +85,9 @@ def gate(
             report = _against_baseline(resolved, repo, stored, ratios, place)
         else:
             with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
+                lost = () if dropped else _dropped(resolved, Path(suite).resolve(), pair[0], only or [])
                 report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
+            report = msgspec.structs.replace(report, lines=(*report.lines, *lost))
     except KeyboardInterrupt:
         err.print(f"interrupted: what was measured is in {place / gaterun.FILE}")
         leave(Exit.INTERRUPTED)
@@ -97,8 +103,8 @@ def update(
     folder: Folder = None,
 ) -> None:
     """Measure a suite and keep its times as this machine's baseline, with their noise."""
-    from bench import arms, baselines
-    from bench.gate import Exit
+    from bench.gating import arms, baselines
+    from bench.gating.gate import Exit
     from bench.model import Status
     from bench.progress import TimeBar
     from bench.units import percent
@@ -123,13 +129,28 @@ def update(
 
 
 def _arms(suite: Suite, repo: Path | None, against: str, revision: str) -> AbstractContextManager[tuple[Arm, Arm]]:
-    from bench import arms
+    from bench.gating import arms
 
     return arms.arms(_repository(suite, repo), against, revision or None, _cache())
 
 
+def _dropped(suite: Suite, file: Path, old: Arm, only: list[str]) -> tuple[Line, ...]:
+    """The cases that the suite's file has in the old revision and no longer has: gone or renamed is no pass."""
+    from bench.gating.gate import Line, Result
+
+    before = old.root / file.relative_to(old.repository) if file.is_relative_to(old.repository) else None
+    if before is None or not before.is_file():
+        return ()
+    try:
+        names = [name.replace(str(old.root), str(old.repository)) for name in load_suite(str(before)).cases()]
+    except UserError as error:
+        return (Line(str(file), Result.LOST, f"the suite as {old.label} has it: {error}"),)
+    gone = [name for name in names if name not in suite.cases() and all(text in name for text in only)]
+    return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one") for name in gone)
+
+
 def _against_baseline(suite: Suite, repo: Path | None, file: Path, ratios: bool, folder: Path) -> Report:
-    from bench import arms, baselines
+    from bench.gating import arms, baselines
     from bench.progress import TimeBar
 
     old = baselines.load(file)
@@ -161,7 +182,7 @@ def _show(report: Report, folder: Path) -> None:
 
 def _repository(suite: Suite, given: Path | None) -> Path:
     """The one that holds the code under test: a user's own layers come before ours."""
-    from bench import arms
+    from bench.gating import arms
 
     if given:
         return Path(arms.git(given, "rev-parse", "--show-toplevel", remedy="--repo names a folder of a git repository"))

@@ -11,8 +11,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from bench.flush import cache_bytes
-from bench.machine import malloc, text
+from bench.clocks.flush import cache_bytes
+from bench.machine.facts import malloc, text
 
 HUGE = 2 << 20  # bytes of a huge page
 RESERVE = 1 << 30  # bytes of address space for them: under the trim threshold, and memory only where it is touched

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from bench import ab, arms, gate, instructions
-from bench.ab import Broke, Effort, Event, Pairs, Ran, Shot
-from bench.arms import Arm
-from bench.gate import Entry, Line, Report, Result
+from bench.gating import ab, arms, gate, instructions
+from bench.gating.ab import Broke, Effort, Event, Pairs, Ran, Shot
+from bench.gating.arms import Arm
+from bench.gating.gate import Entry, Line, Report, Result
+from bench.gating.verdicts import SUITE, TAU, Finding, Verdicts
 from bench.model import SCHEMA, Case, Policy, Status, Suite, UserError
 from bench.protocol import Prepared
-from bench.verdicts import SUITE, TAU, Finding, Verdicts
 
 FILE = "gate.jsonl"
 SECONDS = 300.0  # that the generations may take

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench import machine, nvml
+from bench.machine import facts as machine
+from bench.machine import nvml
 from bench.model import Metric
 
 BUDGET = 200e-6  # s a round that reading clocks may take on average: slow drivers are asked in fewer rounds

@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 from scipy import stats as scipy_stats
 
-from bench import ab, gate, gaterun
-from bench.ab import Broke, Pairs, Shot
-from bench.arms import Arm
-from bench.gate import Entry, Line, Report, Result
+from bench.gating import ab, gate, gaterun
+from bench.gating.ab import Broke, Pairs, Shot
+from bench.gating.arms import Arm
+from bench.gating.gate import Entry, Line, Report, Result
+from bench.gating.verdicts import TAU, TRIM
 from bench.model import SCHEMA, Case, Status, Suite, UserError
 from bench.protocol import Prepared
-from bench.verdicts import TAU, TRIM
 
 LIMIT = {"cpu": 0.15, "cuda": 0.05}  # slow-down that fails; a canary may move by half of it
 FAMILY = 0.01  # chance that a suite in which nothing changed has a case called regressed

@@ -1,7 +1,7 @@
 """Clocks of the host, and which clocks apply where. Each times a window of calls and answers in seconds per call.
 
 A timer never decides how often to call, when to stop or what the numbers mean: measure.py does. Adding a clock is
-adding one class with these members. The GPU's own clocks are in timers_cuda.py and timers_cupti.py.
+adding one class with these members. The GPU's own clocks are in cuda.py and cupti.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from bench.flush import L2Flush
+from bench.clocks.flush import L2Flush
 
 Flush = Callable[[], None]
 
@@ -164,8 +164,8 @@ def timers_for(device: torch.device, *, device_clock: str | None = "events", cac
 
 def device_timer(device: torch.device, clock: str, flush: Flush | None = None) -> Timer:
     """The clock of that name for device time. Raises ClockUnavailable, with the reason."""
-    from bench.timers_cuda import EventTimer, GraphTimer
-    from bench.timers_cupti import CuptiTimer
+    from bench.clocks.cuda import EventTimer, GraphTimer
+    from bench.clocks.cupti import CuptiTimer
 
     if clock == "events":
         return EventTimer(device, flush=flush)
