@@ -26,7 +26,7 @@ class Placeable(Call, Protocol):
         """Move the inputs: where they lie changes a time by more than many optimisations do."""
 
     def touch(self) -> int:
-        """Make a call; a number for the places of its output and gradients, 0 where there are none to tell."""
+        """Make a call; the address of its output, 0 where there is none to tell."""
 
 
 @dataclass(frozen=True)

@@ -443,7 +443,7 @@ def test_a_named_baseline_is_never_replaced_quietly(fault: Any) -> None:
 def test_every_shipped_suite_loads_and_says_how_to_run_it(path: Path) -> None:
     plan = load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=2)
     assert plan.name == path.stem
-    assert plan.blocks[0].cases[0].case.device == "cpu"
+    assert plan.blocks[0].cases[0].case.device == ("cuda" if "gpu" in path.stem else "cpu")
     assert f"#     layerbench run configs/{path.name}\n" in path.read_text(encoding="utf-8")
 
 
