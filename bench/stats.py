@@ -14,6 +14,7 @@ from bench.model import Metric, Policy, Verdict
 
 CONFIDENCE = 0.95  # of every interval that is shown
 CERTAINTY = 0.995  # of a verdict that two variants differ: by 95 % intervals, much noise alone gives one in 25
+JUDGED = ("latency", "device")  # metrics whose verdict a reader looks for: sampling goes on until there is one
 LEAST = 6  # values: with fewer no distribution-free 95 % interval of a median exists
 
 
@@ -128,7 +129,8 @@ def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: fl
 
 
 def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
-    """The stop rule for one variant: its interval, and that of its speed-up, is within the target."""
+    """The stop rule for one variant: its interval, and that of its speed-up, is within the target, and the verdict on
+    what a reader compares is one."""
     lows = metric.lows
     if len(lows) < max(policy.min_rounds, LEAST):
         return False
@@ -141,7 +143,8 @@ def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
     comparison = compare(metric, baseline, policy.same_within)
     if comparison is None or comparison.interval is None:
         return False
-    return math.log(comparison.interval[1] / comparison.interval[0]) / 2 <= target
+    narrow = math.log(comparison.interval[1] / comparison.interval[0]) / 2 <= target
+    return narrow and not (metric.name in JUDGED and comparison.verdict is Verdict.UNDECIDED)
 
 
 def _comparison(log: float, interval: Callable[[float], tuple[float, float]], n: int, same_within: float) -> Comparison:

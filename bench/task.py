@@ -75,8 +75,8 @@ class Task:
         self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self._made.inputs))
 
     def touch(self) -> int:
-        """See measure.Placeable. 0 too where a caching allocator sees to it, and of a backward pass: what that takes and
-        frees hardly ever comes back to where it was, wherever it is tried."""
+        """See measure.Placeable. 0 too where a caching allocator sees to it, and of a backward pass: what that takes
+        and frees hardly ever comes back to where it was, wherever it is tried."""
         self.prepare()
         self()
         output = None if self.fresh else self.output
