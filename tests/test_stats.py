@@ -137,7 +137,7 @@ def test_sampling_goes_on_until_time_and_ratio_are_within_the_target() -> None:
 
 def test_sampling_goes_on_while_the_verdict_is_undecided_though_the_interval_is_narrow() -> None:
     policy, baseline = Policy(), metric(*[1.0] * 40)
-    slower = metric(*[1.035, 1.065] * 20)
+    slower = metric(*[1.04, 1.06] * 20)
     first = Metric("latency", "s", slower.samples[:8]), Metric("latency", "s", baseline.samples[:8])
     early, late = compare(*first, 0.03), compare(slower, baseline, 0.03)
     assert early is not None
@@ -145,7 +145,8 @@ def test_sampling_goes_on_while_the_verdict_is_undecided_though_the_interval_is_
     assert (early.verdict, late.verdict) == (Verdict.UNDECIDED, Verdict.SLOWER)
     assert not settled(*first, policy)
     assert settled(slower, baseline, policy)
-    assert settled(*(msgspec.structs.replace(one, name="dispatch") for one in first), policy)
+    dispatch, other = (msgspec.structs.replace(one, name="dispatch") for one in first)
+    assert settled(dispatch, other, policy)
 
 
 def test_the_target_is_tighter_for_device_time_than_for_the_hosts_clock() -> None:
