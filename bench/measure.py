@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.clocks.timers import Call, Timer
+from bench.clocks.timer import Call, Timer
 from bench.model import Policy
 
 Now = Callable[[], float]  # seconds

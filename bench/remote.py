@@ -6,7 +6,7 @@ import random
 
 from torch import Tensor
 
-from bench.clocks.timers import Call
+from bench.clocks.timer import Call
 from bench.model import Direction, Policy
 from bench.task import Task
 from layers import Unavailable

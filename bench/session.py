@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from bench import check, limits, measure
-from bench.clocks import flush, timers
+from bench.clocks import flush
+from bench.clocks.timer import ClockUnavailable, Timer
+from bench.clocks.timers import timers_for
 from bench.machine import energy, environment, memory, monitor
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import Prepared, Turn
@@ -84,18 +86,18 @@ class Session:
             return RemoteTask(self.made, self.case.direction, self.policy)
         return Task(self.made, self.case.direction, input_gradients=self.policy.input_gradients)
 
-    def _timers(self, device: torch.device) -> tuple[timers.Timer, ...]:
+    def _timers(self, device: torch.device) -> tuple[Timer, ...]:
         clock, cache = self.policy.device_clock, self.policy.cache
         try:
-            return timers.timers_for(device, device_clock=clock, cache=cache)
-        except timers.ClockUnavailable as reason:  # never another clock instead
+            return timers_for(device, device_clock=clock, cache=cache)
+        except ClockUnavailable as reason:  # never another clock instead
             self.warnings.append(f"no device time: {reason}")
-            return timers.timers_for(device, device_clock=None, cache=cache)
+            return timers_for(device, device_clock=None, cache=cache)
 
-    def _plan(self, timer: timers.Timer) -> measure.Plan | None:
+    def _plan(self, timer: Timer) -> measure.Plan | None:
         try:
             return measure.plan(timer, self.task, self.policy, self.task.now)
-        except timers.ClockUnavailable as reason:
+        except ClockUnavailable as reason:
             self.warnings.append(f"no {timer.metric} time: {reason}")
             return None
 

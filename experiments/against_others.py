@@ -21,7 +21,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from bench import stats
-from bench.clocks.timers import HostTimer
+from bench.clocks.host import HostTimer
 from bench.measure import calls_per_window
 from bench.model import Case, Policy
 from bench.task import Task

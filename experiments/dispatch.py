@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.clocks.timers import no_gc
+from bench.clocks.timer import no_gc
 from experiments.common import Quiet, record
 from ext import build, ops
 

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.clocks.cuda import EventTimer, GraphTimer
-from bench.clocks.timers import HostTimer, Timer
+from bench.clocks.host import HostTimer
+from bench.clocks.timer import Timer
 from experiments.common import Quiet, record
 from experiments.kernels_cpu import step
 from ext import ops

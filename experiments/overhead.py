@@ -10,7 +10,8 @@ import time
 
 import torch
 
-from bench.clocks.timers import HostTimer, no_gc
+from bench.clocks.host import HostTimer
+from bench.clocks.timer import no_gc
 from bench.model import Direction
 from bench.task import Task
 from experiments.cases import case

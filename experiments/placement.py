@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from bench.clocks.timers import HostTimer
+from bench.clocks.host import HostTimer
 from bench.measure import calls_per_window
 from bench.model import Case, Policy
 from bench.task import Task

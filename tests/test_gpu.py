@@ -15,7 +15,8 @@ from bench.clocks.cuda import EventTimer, GraphTimer
 from bench.clocks.cupti import CuptiTimer
 from bench.clocks.flush import L2Flush
 from bench.clocks.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
-from bench.clocks.timers import ClockUnavailable, Timer, timers_for
+from bench.clocks.timer import ClockUnavailable, Timer
+from bench.clocks.timers import timers_for
 from bench.model import load_run
 from ext import ops
 

@@ -42,18 +42,20 @@ TABLE: dict[str, set[str]] = {
     "bench.machine.energy": may("machine.nvml model"),
     "bench.clocks.flush": may("", "torch"),
     "bench.clocks.hold": may("", "torch"),
-    "bench.clocks.timers": may("clocks.flush", "torch"),
-    "bench.clocks.cuda": may("clocks.hold clocks.timers", "torch"),
-    "bench.clocks.cupti": may("clocks.hold clocks.timers", "torch"),
-    "bench.measure": may("clocks.timers model"),
+    "bench.clocks.timer": may(),
+    "bench.clocks.host": may("clocks.timer"),
+    "bench.clocks.timers": may("clocks.cuda clocks.cupti clocks.flush clocks.host clocks.timer", "torch"),
+    "bench.clocks.cuda": may("clocks.hold clocks.timer", "torch"),
+    "bench.clocks.cupti": may("clocks.hold clocks.timer", "torch"),
+    "bench.measure": may("clocks.timer model"),
     "bench.machine.memory": may("clocks.flush machine.facts", "torch"),
     "bench.limits": may("model units"),
     "bench.task": may("machine.memory model", "layers", "torch"),
-    "bench.remote": may("clocks.timers model task", "layers", "torch"),
+    "bench.remote": may("clocks.timer model task", "layers", "torch"),
     "bench.check": may("model task", "layers", "torch"),
     "bench.protocol": may("model", "msgspec"),
     "bench.session": may(
-        "check clocks.flush clocks.timers limits machine.energy machine.environment machine.memory "
+        "check clocks.flush clocks.timer clocks.timers limits machine.energy machine.environment machine.memory "
         "machine.monitor measure model protocol remote task",
         "layers",
         "torch",
@@ -95,7 +97,8 @@ TABLE: dict[str, set[str]] = {
     "bench.selftest_layers": may("", "layers", "torch"),
     "bench.doctor.noise": may("doctor.findings model runner stats"),
     "bench.doctor.probes": may(
-        "clocks.timers doctor.findings machine.memory measure model selftest_layers task units",
+        "clocks.host clocks.timer clocks.timers doctor.findings "
+        "machine.memory measure model selftest_layers task units",
         "layers",
         "torch",
     ),
@@ -132,7 +135,6 @@ LAZY: dict[str, set[str]] = {
     "bench.clocks.hold": may("", "ext"),
     "bench.gating.instructions": may("gating.counted stats", "ext"),
     "bench.portability": may("", "ext"),
-    "bench.clocks.timers": may("clocks.cuda clocks.cupti"),
     "layers.*": may("", "ext"),
     "ext.build": may("", "torch"),
 }

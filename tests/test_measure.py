@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.clocks.timers import HostTimer
+from bench.clocks.host import HostTimer
 from bench.measure import calls_per_window, falling, lows, plan, turn, warm_up
 from bench.model import Policy
 

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console, RenderableType
 
 from bench import cli, selftest_layers
-from bench.clocks.timers import Call, ClockUnavailable
+from bench.clocks.timer import Call, ClockUnavailable
 from bench.doctor import findings, noise, probes, selftest
 from bench.doctor.findings import Finding, Reading, Report, Twins
 from bench.formats import checkup

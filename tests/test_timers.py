@@ -15,7 +15,9 @@ from fake_gpu import LAUNCH, FakeGpu, GpuWork, GuessingGpu
 from bench.clocks.cuda import EventTimer, GraphTimer
 from bench.clocks.cupti import CuptiTimer, Recorder, covered, recorder
 from bench.clocks.flush import L2Flush, last_level_cache
-from bench.clocks.timers import ClockUnavailable, DispatchTimer, HostTimer, ThroughputTimer, timers_for
+from bench.clocks.host import DispatchTimer, HostTimer, ThroughputTimer
+from bench.clocks.timer import ClockUnavailable
+from bench.clocks.timers import timers_for
 
 CUDA = torch.device("cuda")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from bench.clocks.hold import TIMEOUT, Gpu, NetClock, gpu_for, zero_of
-from bench.clocks.timers import Call, ClockUnavailable, Flush, no_gc
+from bench.clocks.timer import Call, ClockUnavailable, Flush, no_gc
 
 Work = Callable[[], object]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bench.clocks.hold import Gpu, NetClock, gpu_for, zero_of
-from bench.clocks.timers import Call, ClockUnavailable, Flush, no_gc
+from bench.clocks.timer import Call, ClockUnavailable, Flush, no_gc
 
 Interval = tuple[int, int]  # start and end, ns
 

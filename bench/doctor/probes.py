@@ -17,7 +17,9 @@ from multiprocessing.connection import Connection
 import torch
 
 from bench import measure, selftest_layers
-from bench.clocks.timers import ClockUnavailable, HostTimer, Timer, device_timer, no_gc
+from bench.clocks.host import HostTimer
+from bench.clocks.timer import ClockUnavailable, Timer, no_gc
+from bench.clocks.timers import device_timer
 from bench.doctor import findings
 from bench.doctor.findings import Finding, Reading
 from bench.machine import memory
