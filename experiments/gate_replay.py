@@ -4,7 +4,8 @@
     python -m experiments.gate_replay plant 24    # A/B: 0, 5 and 10 % more work in three layers
     python -m experiments.gate_replay             # replay what was recorded, and print the tables
 
-Recordings are gate.jsonl files in results/experiments/gate; two are of an H200, a part of a run each. A replayed suite
+Recordings are gate.jsonl files in results/experiments/gate: `aa` on a busy machine, `aa-quiet` on a quiet one before
+outputs kept their place, and two of an H200, a part of a run each. A replayed suite
 draws stretches of four consecutive generations, each at most once, so that drift and what neighbours had in common
 stay; in each stretch the arms of an A/A may be swapped, since they are the same code. Power comes from planted work
 that was really done, and for more kinds of noise from the A/A pairs with the logarithm of the slow-down added.
@@ -265,12 +266,17 @@ def table(title: str, heads: Sequence[str], rows: Iterable[list[str]]) -> None:
 
 def replay() -> None:
     """Print what the recordings say."""
-    generations = load(FOLDER / "aa.jsonl")
-    data = logs(generations)
-    table("Noise of a pair", ["low of a generation", "least", "median case", "90 %", "most"], estimators(generations))
-    table(f"{len(generations)} generations of the same code", ["outcome", "share"], false_failures(data))
     heads = ["case", "noise", "slow-down", *map(str, Outcome)]
-    table("Slow-downs added to recorded noise", heads, [row for slow in PLANTED[1:] for row in power(data, slow)])
+    for path in sorted(FOLDER.glob("aa*.jsonl")):
+        generations = load(path)
+        data = logs(generations)
+        table(f"{path.stem}: noise of a pair", ["low of a generation", "least", "median case", "90 %", "most"],
+              estimators(generations))  # fmt: skip
+        table(
+            f"{path.stem}: {len(generations)} generations of the same code", ["outcome", "share"], false_failures(data)
+        )
+        slow_downs = [row for slow in PLANTED[1:] for row in power(data, slow)]
+        table(f"{path.stem}: slow-downs added to recorded noise", heads, slow_downs)
     for slow in PLANTED:
         if (path := FOLDER / f"planted-{slow:g}.jsonl").is_file():
             table("Work planted in a layer", heads, list(planted_power(path, slow)))
