@@ -202,7 +202,8 @@ def build() -> None:
         for library in native.LIBRARIES:
             built = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True), library)
             out.print(f"built {built}", soft_wrap=True)
-            _show_states(native.states(library))
+            for part, state in native.states(library).items():
+                out.print(f"  {part}: {escape(state)}", soft_wrap=True)
     except native.BuildError as error:
         raise UserError(
             f"the native operators cannot be built: {error}", remedy="cases on them will be skipped"
@@ -359,11 +360,6 @@ def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> Non
         return
     others = ", ".join(escape(name) for name in names if name != html.FILE)
     out.print(f"report: {escape(str(folder / html.FILE))}  (also {others})", soft_wrap=True)
-
-
-def _show_states(states: dict[str, str]) -> None:
-    for part, state in states.items():
-        out.print(f"  {part}: {escape(str(state))}", soft_wrap=True)
 
 
 def _utf8(*streams: Any) -> None:

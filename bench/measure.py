@@ -148,8 +148,9 @@ def _settle(call: Placeable, rng: random.Random, calls: int) -> None:
     12 % slower than its likes.
     """
     several = 4 if calls >= 16 else 2
-    for _ in range(max(2, calls // several)):
+    for left in reversed(range(max(2, calls // several))):
         first = call.touch()
         if not first or all(call.touch() == first for _ in range(1, several)):
             return
-        call.place(rng)
+        if left:  # the last place is touched and kept
+            call.place(rng)

@@ -79,9 +79,10 @@ class Task:
         and frees hardly ever comes back to where it was, wherever it is tried."""
         self.prepare()
         self()
-        output = None if self.fresh else self.output
-        told = output is not None and output.is_cpu and output.layout is torch.strided
-        return output.data_ptr() if told and output is not None else 0
+        output = self.output
+        if output is None or self.fresh or not output.is_cpu or output.layout is not torch.strided:
+            return 0
+        return output.data_ptr()
 
     def now(self) -> float:
         """The clock, in seconds, that says how long a window lasts."""

@@ -358,6 +358,14 @@ def test_doubt_about_a_latency_is_none_about_a_case_whose_device_time_is_known(
     assert (words in " ".join(verdicts.remarks(msgspec.structs.replace(report(), lines=(line,))))) is doubtful
 
 
+def test_doubt_about_the_time_of_a_case_with_more_instructions_is_told() -> None:
+    times = gate.line_of("a", [entry(Result.INCONCLUSIVE)])
+    both = gate.merged([times, gate.line_of("a", [entry(Result.REGRESSED, "instructions")])])
+    remarks = " ".join(verdicts.remarks(msgspec.structs.replace(report(), lines=(both,))))
+    assert "latency inconclusive after 24 generations" in remarks
+    assert "device" not in remarks
+
+
 # Formats
 
 EVERYTHING = report(*Result, whole=entry(Result.REGRESSED, "all", 1.05), problems=("canary 1 differs",))
@@ -499,7 +507,7 @@ def test_each_arm_runs_its_own_copy_of_a_users_package(repository: Path, monkeyp
 
 
 def test_more_work_is_found_and_every_generation_is_on_disk(repository: Path) -> None:
-    commit(repository, mine=LAYER.format(steps=64))
+    commit(repository, mine=LAYER.format(steps=1024))  # so much that no neighbour on the machine can hide it
     cases = [
         Case(f"{repository / 'mine.py'}:{name}", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
         for name in ("WORK", "STILL")

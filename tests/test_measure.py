@@ -221,6 +221,21 @@ def test_where_outputs_never_stay_a_slot_costs_no_more_than_its_window_and_two_c
     assert 2 * (window + 2) <= work.calls <= 2 * (2 * window + 3)
 
 
+def test_where_outputs_never_stay_what_is_timed_has_been_touched_all_the_same() -> None:
+    clock = Clock()
+    work = Work(clock, constant(0.001))
+    found = replace(plan(host(clock), work, Policy(), clock.now), slots=2)
+    touched: list[int] = []
+
+    def output(work: Work) -> int:
+        touched.append(work.places)
+        return work.calls
+
+    work.output = output
+    turn([found], work, random.Random(0))
+    assert touched[-1] == work.places
+
+
 def test_a_call_longer_than_a_turn_is_made_once_a_turn() -> None:
     clock = Clock()
     work = Work(clock, constant(0.5))

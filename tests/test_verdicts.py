@@ -279,6 +279,19 @@ def test_a_latency_that_doubles_is_caught_though_the_device_time_is_the_same() -
     assert verdicts.findings["latency 5"].estimate.n == 12
 
 
+def test_a_case_that_missed_a_generation_is_judged_by_the_others() -> None:
+    verdicts = Verdicts(CPU, dict.fromkeys(("a", "b"), 0.02))
+    for number in range(8):
+        verdicts.add({"a": 0.001 * (number % 3)} | ({"b": 0.001 * (number % 3)} if number != 3 else {}))
+    verdicts.look(0)
+    assert verdicts.open() == ()
+    assert verdicts.findings["b"].estimate.n == 7
+
+
+def test_the_suite_as_a_whole_is_judged_by_what_decides() -> None:
+    assert beside(0.0).findings[SUITE].tau == 0.01
+
+
 def test_a_dropped_case_is_judged_no_more() -> None:
     verdicts = Verdicts(CPU, dict.fromkeys(("a", "b"), 0.02))
     for number in range(8):

@@ -18,7 +18,7 @@ from bench.formats.cells import one_line
 from bench.formats.files import replace_file
 from bench.formats.markdown import escape
 from bench.formats.markdown import line as table_line
-from bench.gating.gate import Entry, Line, Report, Result
+from bench.gating.gate import Entry, Line, Report, Result, excused
 from bench.units import percent, show
 
 SCREEN = 32  # lines of a table beyond which cases that are ok are only counted
@@ -141,17 +141,17 @@ def remarks(report: Report) -> Iterator[str]:
     """What needs more words than a cell has."""
     if report.whole and report.whole.result is not Result.OK:
         yield f"the whole suite {report.whole.result}: {_change(report.whole)} in what all cases have in common"
-    short = names(report.lines)
+    short, beside = names(report.lines), list[float]()
     for line in report.lines:
         if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED):
             yield f"{short[line.case]}: {one_line(line.reason)[:240]}"
         for entry in line.entries:
-            if entry.doubtful and line.result is Result.INCONCLUSIVE:
+            if line.result is not Result.INCONCLUSIVE and excused(entry, line.entries):
+                beside.append(entry.noise or 0.0)
+            elif entry.result is Result.INCONCLUSIVE:
                 yield f"{short[line.case]}: {_doubt(entry)}"
-    beside = [e for line in report.lines if line.result is not Result.INCONCLUSIVE for e in line.entries if e.doubtful]
     if beside:
-        noise = max(entry.noise or 0.0 for entry in beside)
-        yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(noise)}): device time decides"
+        yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(max(beside))}): device time decides"
     for reason in dict.fromkeys(line.reason for line in report.lines if line.result is Result.SKIPPED):
         cases = sum(line.reason == reason for line in report.lines)
         yield f"{cases} skipped on both sides: {one_line(reason)[:240]}"

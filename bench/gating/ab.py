@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,10 @@ def kind(name: str) -> str:
     return "cpu" if case_of(name) == name else "cuda"
 
 
-def deciding(shots: Sequence[Shot]) -> Sequence[Shot]:
-    """Of a case's shots those that decide: the device's own time where it is known, for a host is noisier by far."""
-    return [shot for shot in shots if shot.metric == "device"] or shots
+def beside(keys: Iterable[str]) -> frozenset[str]:
+    """The keys that decide nothing: latencies where the device's own time is known, for a host is noisier by far."""
+    known = set(keys)
+    return frozenset(name for name in known if key(name, "device") in known)
 
 
 def canaries(cases: Sequence[Case]) -> tuple[Case, ...]:
@@ -162,7 +163,8 @@ class Pairs:
             for place, case in enumerate(todo):
                 events = list(self._case(workers, case, 1000 * number + 500 * (case.id in before), rng))
                 shots = [joined(before.get(case.id, ()), event) for event in events if isinstance(event, Shot)]
-                if place < len(cases) and any(map(self._disturbed, deciding(shots))):
+                aside = beside(shot.key for shot in shots)
+                if place < len(cases) and any(self._disturbed(shot) for shot in shots if shot.key not in aside):
                     before[case.id] = shots
                     todo.append(case)
                     continue

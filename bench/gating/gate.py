@@ -110,10 +110,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     needs: int | None = None  # generations that would decide
     generations: int = 0
 
-    @property
-    def doubtful(self) -> bool:
-        return self.result is Result.INCONCLUSIVE
-
 
 class Line(msgspec.Struct, frozen=True):
     """One case."""
@@ -153,11 +149,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line_of(case: str, entries: Sequence[Entry], reason: str = "") -> Line:
-    """A case measured on both sides: as bad as its worst metric. Where the device's own time is known, doubt about the
-    latency is none about the case."""
-    order, device = list(Result), any(entry.metric == "device" for entry in entries)
-    told = [entry.result for entry in entries if not (device and entry.metric == "latency" and entry.doubtful)]
-    return Line(case, min(told, key=order.index), reason, tuple(entries))
+    """A case measured on both sides: as bad as its worst metric, but for excused doubt."""
+    told = [entry.result for entry in entries if not excused(entry, entries)]
+    return Line(case, min(told, key=list(Result).index), reason, tuple(entries))
+
+
+def excused(entry: Entry, entries: Sequence[Entry]) -> bool:
+    """Whether doubt about a metric is none about the case: about a latency, where the device's own time is known."""
+    doubtful = entry.result is Result.INCONCLUSIVE and entry.metric == "latency"
+    return doubtful and any(one.metric == "device" for one in entries)
 
 
 def merged(lines: Sequence[Line]) -> Line:

@@ -228,8 +228,7 @@ class Times:
         names = {case.id for case in self.canaries}
         taus = {name: TAU[ab.kind(name)] for name in values}
         guards = frozenset(name for name in values if ab.case_of(name) in names)
-        beside = frozenset(name for name in values if name not in guards and ab.key(name, "device") in values)
-        return Verdicts(self.pairs.effort.rule, taus, guards, beside)
+        return Verdicts(self.pairs.effort.rule, taus, guards, ab.beside(values) - guards)
 
     def _generation(self, number: int, cases: Sequence[Case]) -> Mapping[str, float]:
         names = {case.id for case in self.canaries}

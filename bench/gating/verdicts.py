@@ -208,7 +208,7 @@ class Verdicts:
         for name, x in generation.items():
             self._data.setdefault(name, []).append(x)
         values = [x for name, x in generation.items() if name not in self.canaries | self.beside]
-        if len(values) >= max(LEAST, len(set(self.cases) - self.beside) / 2):
+        if len(values) >= max(LEAST, len(self._deciding()) / 2):
             self._data.setdefault(SUITE, []).append(float(stats.trim_mean(values, TRIM)))
 
     def drop(self, name: str) -> None:
@@ -230,10 +230,10 @@ class Verdicts:
         canaries = judge(self._of(self.canaries), self.taus, self.rule, number)
         outcomes = [self._outcome(name) for name in self.cases]
         convicted = sum(one in (Outcome.REGRESSED, Outcome.IMPROVED) for one in outcomes)
-        longest = max((len(self._data.get(name, ())) for name in self._undecided()), default=-1)
-        open_ = tuple(name for name in self._undecided() if len(self._data.get(name, ())) == longest)
-        whole = {SUITE: self._data[SUITE]} if len(self._data.get(SUITE, ())) == longest else {}
-        taus = {**self.taus, SUITE: max(self.taus[name] for name in self.cases)} if self.cases else self.taus
+        open_ = tuple(name for name in self._undecided() if self._length(name) > self._judged(name))
+        longest = max(map(self._length, open_), default=-1)
+        whole = {SUITE: self._data[SUITE]} if self._length(SUITE) == longest else {}
+        taus = {**self.taus, SUITE: max((self.taus[name] for name in self._deciding()), default=0.0)}
         acquitted = len(self.cases) - len(open_) - convicted  # or no longer measured
         found = judge(self._of(open_) | whole, taus, self.rule, number, convicted, acquitted)
         if any(one.suspect for one in [*canaries.values(), *(found[name] for name in whole)]):
@@ -250,6 +250,16 @@ class Verdicts:
 
     def _of(self, names: Iterable[str]) -> dict[str, Sequence[float]]:
         return {name: self._data[name] for name in names if len(self._data.get(name, ())) >= 4}
+
+    def _length(self, name: str) -> int:
+        return len(self._data.get(name, ()))
+
+    def _judged(self, name: str) -> int:
+        """How many generations its finding rests on: another look at no more would be the same look."""
+        return self.findings[name].estimate.n if name in self.findings else 0
+
+    def _deciding(self) -> tuple[str, ...]:
+        return tuple(name for name in self.cases if name not in self.beside)
 
     def _undecided(self) -> tuple[str, ...]:
         return tuple(name for name in self.cases if self._outcome(name) is Outcome.INCONCLUSIVE)

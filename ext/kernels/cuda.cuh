@@ -12,7 +12,8 @@
 
 namespace layerbench {
 
-// As many blocks as there are parts, as far as the grid reaches: kernels step on by the grid's size.
+// As many blocks as there are parts, as far as the grid reaches: kernels step on by the grid's size, but for those of
+// which a grid covers terabytes.
 inline unsigned grid(int64_t parts) { return static_cast<unsigned>(std::min<int64_t>(parts, INT_MAX)); }
 
 __host__ __device__ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
