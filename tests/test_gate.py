@@ -167,7 +167,7 @@ def generations(
     monkeypatch.setattr(Scripted, "asked", [], raising=False)
     monkeypatch.setattr(ab, "Workers", Scripted)
     pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
-    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15, ("latency",)), Path("/log"))
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15, metrics=("latency",)), Path("/log"))
     events = [event for number in range(count) for event in pairs.generation(number, [case()])]
     return [event for event in events if isinstance(event, Shot)], Scripted.asked
 
@@ -513,7 +513,7 @@ def test_more_work_is_found_and_every_generation_is_on_disk(repository: Path) ->
         for name in ("WORK", "STILL")
     ]
     suite = Suite("theirs", msgspec.convert(POLICY, Policy), tuple(Block("eager", (Planned(one),)) for one in cases))
-    effort = Effort(Rule(looks=(4, 6), family=1e-4), 1, 0.15, ("latency",))
+    effort = Effort(Rule(looks=(4, 6), family=1e-4), 1, 0.15, metrics=("latency",))
     with arms.arms(repository, "HEAD~1", "HEAD", repository / "cache") as pair:
         found = gaterun.run(suite, pair, repository.parent, lambda *_: None, effort=effort)
     assert found.problems == ()

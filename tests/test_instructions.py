@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.gating import instructions
-from bench.gating.instructions import Count, compare, count
+from bench.gating.instructions import Count, Counts, compare, count
 from bench.model import Case, Direction, Policy, Status, UserError, Verdict
 from layers import Layer
 
@@ -97,6 +97,45 @@ def test_more_than_two_percent_more_is_slower_unless_the_calls_of_a_case_differ_
 def test_a_speedup_is_old_over_new_and_its_interval_holds_what_the_samples_allow() -> None:
     found = compare(ok(2000, 2000, 2000), ok(990, 1000, 1010, 1020, 900))
     assert (found.speedup, found.interval, found.n) == (0.5, (990 / 2000, 1010 / 2000), 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found", "layouts"),
+    [
+        ([1000], [1001], (1000, 1001), [0]),  # the same at once
+        ([1000, 1000], [1023, 1001], (1000, 1001), [0, 1]),  # the layout's doing
+        ([1023, 1000, 1000], [1000, 1023, 1000], (1000, 1000), [0, 1]),
+        ([1023, 1023, 1000], [1000, 1001, 1001], (1000, 1000), [0, 1, 2]),
+        ([1000, 1000, 1000], [1050, 1051, 1049], (1000, 1049), [0, 1, 2]),  # the code's
+        ([1000], [1200], (1000, 1200), [0]),  # no layout does that
+    ],
+)
+def test_what_looks_changed_is_counted_in_other_layouts_of_memory_and_the_lower_count_of_each_arm_stands(
+    monkeypatch: pytest.MonkeyPatch, old: list[int], new: list[int], found: tuple[int, int], layouts: list[int]
+) -> None:
+    asked: list[int] = []
+
+    def fake(cases: list[Case], policy: Policy, arm: object, progress: object, layout: int) -> Counts:
+        asked.append(layout)
+        values = {case().id: (old if arm == "A" else new)[layout], case(variant="native").id: 5}
+        return Counts({one.id: ok(values[one.id]) for one in cases}, {"file": "hash"})
+
+    monkeypatch.setattr(instructions, "count", fake)
+    both = instructions.count_both([case(), case(variant="native")], Policy(), "A", "B")  # type: ignore[arg-type]
+    assert tuple(counts.cases[case().id].value for counts in both) == found
+    assert [counts.cases[case(variant="native").id].value for counts in both] == [5, 5]
+    assert sorted(asked) == sorted([*layouts, *layouts])
+
+
+def test_a_case_that_fails_when_counted_again_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = Count(Status.FAILED, "died")
+
+    def fake(cases: list[Case], policy: Policy, arm: object, progress: object, layout: int) -> Counts:
+        return Counts({case().id: died if layout else ok(1000 if arm == "A" else 1050)}, {})
+
+    monkeypatch.setattr(instructions, "count", fake)
+    both = instructions.count_both([case()], Policy(), "A", "B")  # type: ignore[arg-type]
+    assert [counts.cases[case().id] for counts in both] == [died, died]
 
 
 @pytest.mark.usefixtures("pretence")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,14 @@ class Effort:
     rule: Rule
     blocks: int  # ABBA or BAAB, each of two turns of `policy.slots` slots an arm
     warm_up: float  # s at most: of many slots the lowest counts, so that the first may be slow
+    slot: float = 0.004  # s at most
     metrics: tuple[str, ...] = ("latency", "device")
 
 
 def effort_for(cases: Sequence[Case]) -> Effort:
     """A GPU is quieter than a CPU: fewer generations and slots do, and the device's own time is judged too."""
     if all(case.device.startswith("cuda") for case in cases):
-        return Effort(GPU, 1, 0.05)
+        return Effort(GPU, 1, 0.05, 0.002)
     return Effort(CPU, 2, 0.15)
 
 
@@ -144,10 +146,10 @@ class Pairs:
     def check(self, cases: Sequence[Case]) -> Iterator[tuple[Case, Arm, Prepared] | Ran]:
         """Make and check every case in each arm, which also builds what is yet to be built."""
         with self._workers() as workers:
-            for arm in self.arms:
-                for case in cases:
-                    answer = self._ask(workers, arm, Prepare(arm.case(case), self.policy, check_only=True))
+            for case in cases:
+                for arm, answer in self._at_once(workers, self._make(case)):
                     yield case, arm, answer if isinstance(answer, Prepared) else Prepared(Status.FAILED, _words(answer))
+            for arm in self.arms:
                 yield self._ran(workers, arm, -1)
 
     def generation(self, number: int, cases: Sequence[Case]) -> Iterator[Event]:
@@ -160,6 +162,7 @@ class Pairs:
         todo = rng.sample(list(cases), len(cases))
         before: dict[str, list[Shot]] = {}
         with self._workers() as workers:
+            self._at_once(workers, self._make(todo[0], trusted=True))  # the start of a process takes long on a GPU
             for place, case in enumerate(todo):
                 events = list(self._case(workers, case, 1000 * number + 500 * (case.id in before), rng))
                 shots = [joined(before.get(case.id, ()), event) for event in events if isinstance(event, Shot)]
@@ -187,7 +190,9 @@ class Pairs:
         """`turns` is the number of the first: another one puts the inputs elsewhere."""
         number = turns // 1000
         policy = msgspec.structs.replace(
-            self.policy, warmup_seconds=min(self.effort.warm_up, self.policy.warmup_seconds)
+            self.policy,
+            warmup_seconds=min(self.effort.warm_up, self.policy.warmup_seconds),
+            slot=min(self.effort.slot, self.policy.slot),
         )
         arms = {arm.name: arm for arm in self.arms}
         for name in rng.sample(list(arms), len(arms)):
@@ -206,12 +211,21 @@ class Pairs:
                 of_arm = slots.setdefault(metric, {})
                 of_arm[name] = of_arm.get(name, ()) + values
         if number == 0:  # a layer may be right at first and wrong later
-            for name, arm in arms.items():
-                answer = self._ask(workers, arm, Finish())
+            for arm, answer in self._at_once(workers, lambda _: Finish()):
                 if not isinstance(answer, Finished) or answer.measurement.status is not Status.OK:
-                    yield _broke(number, case, name, answer)
+                    yield _broke(number, case, arm.name, answer)
                     return
         yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items() if len(taken) == len(arms))
+
+    def _make(self, case: Case, *, trusted: bool = False) -> Callable[[Arm], Request]:
+        return lambda arm: Prepare(arm.case(case), self.policy, check_only=True, trusted=trusted)
+
+    def _at_once(self, workers: Workers, request: Callable[[Arm], Request]) -> list[tuple[Arm, Answer]]:
+        """The answers of all arms, which work side by side: never where anything is timed."""
+        with ThreadPoolExecutor(len(self.arms)) as pool:
+            return list(
+                zip(self.arms, pool.map(lambda arm: self._ask(workers, arm, request(arm)), self.arms), strict=True)
+            )
 
     def _ask(self, workers: Workers, arm: Arm, request: Request) -> Answer:
         try:

@@ -274,6 +274,7 @@ def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tu
     states: States = {case.id: {} for case in cases}
     files: dict[str, dict[str, str]] = {}
     done, total = 0, len(pairs.arms) * len(cases)
+    what = "build and check " + " and ".join(arm.label for arm in pairs.arms)
     for event in pairs.check(cases):
         if isinstance(event, Ran):
             record.append(event)
@@ -282,7 +283,7 @@ def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tu
         case, arm, prepared = event
         states[case.id][arm.name] = prepared
         done += 1
-        tell(f"build and check {arm.label}", 0.1 * done / total, case.id)
+        tell(what, 0.1 * done / total, case.id)
     return states, files
 
 
