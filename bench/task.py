@@ -15,6 +15,7 @@ from bench.model import Direction
 from layers.variants import Made
 
 BALLAST = 16 << 20  # bytes: most that is put before an input
+LITTLE = 16 << 10  # bytes: of an output that is no longer, several places in turns all stay in the first cache
 
 
 class NoGradient(Exception):
@@ -75,14 +76,14 @@ class Task:
         self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self._made.inputs))
 
     def touch(self) -> int:
-        """See measure.Placeable. 0 too where a caching allocator sees to it, and of a backward pass: what that takes
-        and frees hardly ever comes back to where it was, wherever it is tried."""
+        """See measure.Placeable. 0 too where a caching allocator sees to it or the place does not matter, and of a
+        backward pass: what that takes and frees hardly ever comes back to where it was, wherever it is tried."""
         self.prepare()
         self()
         output = self.output
         if output is None or self.fresh or not output.is_cpu or output.layout is not torch.strided:
             return 0
-        return output.data_ptr()
+        return output.data_ptr() if output.nbytes > LITTLE else 0
 
     def now(self) -> float:
         """The clock, in seconds, that says how long a window lasts."""

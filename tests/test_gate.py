@@ -445,10 +445,39 @@ def test_a_report_survives_json_which_also_has_the_exit_code(tmp_path: Path) -> 
 # Whole commands
 
 
-def test_identical_arms_are_not_comparable(repository: Path) -> None:
+def test_a_commit_is_not_compared_with_itself(repository: Path) -> None:
     code, found = run_gate(repository, "STILL")
     assert code == 4
-    assert any("identical arms" in problem for problem in found.problems)
+    assert [problem.partition(":")[0] for problem in found.problems] == ["identical arms"]
+    assert "are the same commit" in found.problems[0]
+
+
+def test_a_change_of_nothing_that_is_run_passes_unmeasured(repository: Path) -> None:
+    (repository / "README").write_text("words", encoding="utf-8")
+    (repository / "other.cu").write_text("// of no matter on a CPU", encoding="utf-8")
+    commit(repository, other="NEVER = 'imported'")
+    code, found = run_gate(repository, "STILL", "WORK", against="HEAD~1")
+    assert (code, found.problems) == (0, ())
+    assert [(line.result, line.entries) for line in found.lines] == [(Result.OK, ())] * 2
+    assert found.notes == ("nothing was measured: every file that was run (1) is the same in both revisions",)
+
+
+def test_a_change_of_what_is_compiled_that_leaves_all_files_the_same_is_a_mistake(repository: Path) -> None:
+    (repository / "kernel.cpp").write_text("// built from where?", encoding="utf-8")
+    commit(repository)
+    code, found = run_gate(repository, "STILL", against="HEAD~1")
+    assert code == 4
+    assert found.problems == ("identical arms: kernel.cpp has changed, and yet both ran the same files",)
+
+
+def test_layers_of_another_repository_are_no_pass(repository: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    commit(other, one="")
+    commit(other, two="")
+    suite, out = str(suite_file(repository, "STILL")), str(tmp_path / "out")
+    assert cli.command(["gate", "--suite", suite, "--repo", str(other), "--against", "HEAD~1", "--out", out]) == 4
 
 
 def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comparable(

@@ -158,18 +158,32 @@ def test_warm_up_of_a_call_that_never_settles_ends_at_its_cap_and_says_so() -> N
     assert 5 <= warm.seconds < 6
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 37e-6, 0.0011, 0.3])
-def test_a_window_lasts_about_a_slot_and_a_long_call_gets_one_of_its_own(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "calls"), [(1e-6, 4000), (37e-6, 108), (0.0009, 4), (0.0011, 1), (0.3, 1)])
+def test_a_window_lasts_about_a_slot_and_a_call_of_a_quarter_of_that_gets_one_of_its_own(
+    seconds: float, calls: int
+) -> None:
     clock = Clock()
-    calls = calls_per_window(host(clock), Work(clock, constant(seconds)), 0.004, clock.now)
-    assert calls == max(1, round(0.004 / seconds))
+    assert calls_per_window(host(clock), Work(clock, constant(seconds)), 0.004, clock.now) == calls
+
+
+def test_one_disturbed_call_does_not_make_all_windows_short() -> None:
+    clock = Clock()
+    work = Work(clock, lambda number: 0.003 if number == 0 else 0.0001)
+    assert calls_per_window(host(clock), work, 0.004, clock.now) == 40
+
+
+def test_a_call_of_minutes_is_not_made_twice_to_see_how_long_it_takes() -> None:
+    clock = Clock()
+    work = Work(clock, constant(100.0))
+    assert calls_per_window(host(clock), work, 0.004, clock.now) == 1
+    assert work.calls == 1
 
 
 def test_preparation_counts_towards_the_length_of_a_window_but_not_its_time() -> None:
     clock = Clock()
-    work = Work(clock, constant(0.0001), preparation=0.0009)
-    assert calls_per_window(host(clock), work, 0.004, clock.now) == 4
-    assert host(clock).window(work, 4) == pytest.approx(0.0001)
+    work = Work(clock, constant(0.0001), preparation=0.0007)
+    assert calls_per_window(host(clock), work, 0.004, clock.now) == 5
+    assert host(clock).window(work, 5) == pytest.approx(0.0001)
 
 
 def test_a_long_call_gets_fewer_slots_so_that_turns_stay_alike() -> None:
@@ -190,13 +204,13 @@ def test_one_disturbed_window_does_not_cost_a_turn_its_slots() -> None:
 
 def test_a_turn_places_the_inputs_anew_for_every_slot_and_returns_every_sample() -> None:
     clock = Clock()
-    work = Work(clock, constant(0.001))
+    work = Work(clock, constant(0.0008))
     plans = [plan(host(clock), work, Policy(), clock.now)]
     work.calls = 0
     values = turn(plans, work, random.Random(0))
-    assert values["latency"] == pytest.approx((0.001,) * 5)
+    assert values["latency"] == pytest.approx((0.0008,) * 5)
     assert work.places == 5
-    assert work.calls == 5 * (4 + 1)  # four in each window and one to touch the new places
+    assert work.calls == 5 * (5 + 1)  # five in each window and one to touch the new places
 
 
 def test_a_slot_goes_elsewhere_until_outputs_stay_where_they_are() -> None:
@@ -208,7 +222,7 @@ def test_a_slot_goes_elsewhere_until_outputs_stay_where_they_are() -> None:
     assert work.places == 8  # the fourth and the eighth are fine
 
 
-@pytest.mark.parametrize(("seconds", "window"), [(0.0002, 20), (0.001, 4), (0.003, 1)])
+@pytest.mark.parametrize(("seconds", "window"), [(0.0002, 20), (0.0008, 5), (0.003, 1)])
 def test_where_outputs_never_stay_a_slot_costs_no_more_than_its_window_and_two_calls(
     seconds: float, window: int
 ) -> None:

@@ -24,6 +24,8 @@ from bench.model import Case, UserError
 
 WORKING_TREE = "the working tree"
 HARNESS = Path(__file__).resolve().parents[1]
+COMPILED = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp"})
+COMPILED_FOR_GPUS = frozenset({".cu", ".cuh"})
 
 _BEFORE: set[str] = set()  # modules that this process had before it entered an arm
 
@@ -160,6 +162,14 @@ def git(repository: Path, *arguments: str, remedy: str = "") -> str:
         raise UserError(said.splitlines()[-1], place=str(repository), remedy=remedy) from None
     except (OSError, subprocess.SubprocessError) as error:
         raise UserError(f"git: {error}", place=str(repository)) from None
+
+
+def compiled_changes(old: Arm, new: Arm, *, gpu: bool) -> list[str]:
+    """What differs between two arms of what a compiler may have read, by the names of the files."""
+    kinds = COMPILED | COMPILED_FOR_GPUS if gpu else COMPILED
+    until = () if new.root == new.repository else (new.commit,)
+    names = git(old.repository, "diff", "--name-only", old.commit, *until).splitlines()
+    return [name for name in names if Path(name).suffix in kinds]
 
 
 def layer_file(name: str) -> Path | None:

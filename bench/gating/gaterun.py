@@ -83,8 +83,8 @@ def run(
 ) -> Report:
     """Compare two arms on a suite; the record goes into `folder`. Raises UserError.
 
-    `metrics` are "latency" (on a GPU device time too) and "instructions". `identical` allows arms that ran the same
-    files, which measures the noise itself. `effort` is by device.
+    `metrics` are "latency" (on a GPU device time too) and "instructions". `identical` measures arms that ran the same
+    files too, which gives the noise itself. `effort` is by device.
     """
     started, begin = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     cases = [planned.case for planned in suite.cases().values()]
@@ -95,11 +95,14 @@ def run(
         states, files = check(pairs, [*cases, *canaries], record, tell)
         settled = _settled(suite, states)
         running = [case for case in cases if case.id not in settled]
-        problems = [*_broken(canaries, states), *proof(pair, files, running, identical=identical)]
-        parts = []
-        if running and not problems and "instructions" in metrics:
+        same = bool(running) and not identical and files["A"] == files["B"]
+        problems = [*_broken(canaries, states), *proof(pair, files, running)]
+        problems += mistaken(pair, files["B"], running) if same else []
+        parts = [_unchanged(running, files["B"])] if same and not problems else []
+        measured = bool(running) and not problems and not same
+        if measured and "instructions" in metrics:
             parts.append(counted(running, suite.policy, pair, files, tell))
-        if running and not problems and "latency" in metrics:
+        if measured and "latency" in metrics:
             guards = [case for case in canaries if states[case.id]["A"].status is Status.OK]
             parts.append(Times(pairs, record, tell, seconds, files, running, guards).part())
     lines = [settled.get(case.id) or _merged(case.id, [part.lines[case.id] for part in parts]) for case in cases]
@@ -133,6 +136,11 @@ def _broken(canaries: Sequence[Case], states: States) -> list[str]:
         for side, state in states[case.id].items()
         if state.status not in (Status.OK, Status.SKIPPED)
     ]
+
+
+def _unchanged(cases: Sequence[Case], files: Mapping[str, str]) -> Part:
+    words = f"nothing was measured: every file that was run ({len(files)}) is the same in both revisions"
+    return Part({case.id: Line(case.id, Result.OK) for case in cases}, notes=(words,))
 
 
 def _merged(case: str, lines: Sequence[Line]) -> Line:
@@ -287,10 +295,8 @@ def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tu
     return states, files
 
 
-def proof(
-    pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running: Sequence[Case], *, identical: bool
-) -> list[str]:
-    """What speaks against having compared the two revisions: an arm ran other code, or both ran the same."""
+def proof(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running: Sequence[Case]) -> list[str]:
+    """What speaks against each arm having run its own revision: the code came from elsewhere."""
     problems = []
     for arm in pair:
         for layer in dict.fromkeys(case.layer for case in running):
@@ -299,10 +305,19 @@ def proof(
                 continue  # not the repository's: the same in both arms
             if str(file.relative_to(arm.repository)) not in files.get(arm.name, {}):
                 problems.append(f"{arm.name} did not run {layer} from {arm.label}: it came from elsewhere")
-    old, new = (files.get(arm.name, {}) for arm in pair)
-    if running and old == new and not identical:
-        problems.append(f"identical arms: all {len(new)} files that were run are the same in both revisions")
     return problems
+
+
+def mistaken(pair: tuple[Arm, Arm], files: Mapping[str, str], running: Sequence[Case]) -> list[str]:
+    """Why arms that ran the same files are no two revisions in which nothing that was run has changed."""
+    old, new = pair
+    if old.commit == new.commit and not new.dirty:
+        return [f"identical arms: {old.label} and {new.label} are the same commit"]
+    if not files:
+        return [f"identical arms: no file of {old.repository} was run"]
+    gpu = any(case.device.startswith("cuda") for case in running)
+    changed = arms.compiled_changes(old, new, gpu=gpu)
+    return [f"identical arms: {changed[0]} has changed, and yet both ran the same files"] if changed else []
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
