@@ -137,6 +137,7 @@ class Scripted:
 
     times: Callable[[str, int], float]
     asked: list[tuple[str, int]]
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, log: Path, allocator: str, arms: dict[str, Arm]) -> None:
         pass
@@ -155,7 +156,7 @@ class Scripted:
                 self.asked.append((name, number))
                 return Turn({"latency": (self.times(name, number),)})
             case Finish():
-                return Finished(ok(case(), 1e-3))
+                return Finished(msgspec.structs.replace(ok(case(), 1e-3), warnings=self.warnings))
             case _:
                 return Proof({})
 
@@ -193,6 +194,24 @@ def test_what_stays_slow_is_measured_again_once_and_stands(monkeypatch: pytest.M
     shots, _ = generations(monkeypatch, 2, lambda name, number: 2.0 if name == "B" else 1.0)
     assert [len(shot.slots["B"]) for shot in shots] == [8, 4]  # from then on that is what B takes
     assert [shot.log_ratio for shot in shots] == pytest.approx([math.log(2)] * 2)
+
+
+@pytest.mark.parametrize(("noise", "reason"), [(0.2, "got faster while it was sampled"), (0.0, "")])
+def test_an_inconclusive_case_says_what_was_odd_about_its_measurement(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, noise: float, reason: str
+) -> None:
+    rng = random.Random(0)
+    monkeypatch.setattr(Scripted, "times", staticmethod(lambda *_: math.exp(rng.gauss(0, noise))), raising=False)
+    monkeypatch.setattr(Scripted, "asked", [], raising=False)
+    monkeypatch.setattr(Scripted, "warnings", ("got faster while it was sampled",))
+    monkeypatch.setattr(ab, "Workers", Scripted)
+    pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(looks=(4,)), 1, 0.15, metrics=("latency",)), Path("/log"))
+    with gaterun.Record(tmp_path / "gate.jsonl") as record:
+        nothing: dict[str, dict[str, str]] = {"A": {}, "B": {}}
+        part = gaterun.Times(pairs, record, lambda *_: None, 60, nothing, [case()], []).part()
+    line = part.lines[case().id]
+    assert (line.result, line.reason) == (Result.INCONCLUSIVE if reason else Result.OK, reason)
 
 
 def test_slots_of_a_case_measured_twice_all_count() -> None:

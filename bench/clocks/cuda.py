@@ -37,8 +37,9 @@ class Stopwatch:
         found = [self._gpu.doubt] if self._gpu.doubt else []
         if not self._held:
             found.append(
-                f"device time includes host gaps: the call waits for the GPU inside, or takes more than {TIMEOUT:g} s "
-                "to enqueue, so no hold can cover it"
+                "device time includes host gaps: the call waits for the GPU inside, launches more than the some 1,000 "
+                f"kernels that a stream's queue takes, or takes more than {TIMEOUT:g} s to enqueue, so no hold can "
+                "cover it; `device_clock: graph` or `cupti` may tell"
             )
         if 2 * self._outlasted > self._taken:
             found.append("the device was busy after the stream was done: work on a side stream that is never joined")

@@ -76,7 +76,15 @@ class Ran(msgspec.Struct, frozen=True, tag="ran"):
     files: dict[str, str]
 
 
-Event = Shot | Broke | Ran
+class Warned(msgspec.Struct, frozen=True, tag="warned"):
+    """What an arm has to say of its measurement of a case, in the first generation."""
+
+    case: str
+    arm: str
+    warnings: tuple[str, ...]
+
+
+Event = Shot | Broke | Ran | Warned
 
 
 def key(case: str, metric: str) -> str:
@@ -171,7 +179,7 @@ class Pairs:
                     before[case.id] = shots
                     todo.append(case)
                     continue
-                yield from (event for event in events if isinstance(event, Broke))
+                yield from (event for event in events if not isinstance(event, Shot))
                 for shot in shots:
                     self._lows.update({(shot.key, arm): self._low(shot, arm) for arm in shot.slots})
                     yield shot
@@ -186,7 +194,7 @@ class Pairs:
         known = {arm: self._lows.get((shot.key, arm), min(lows.values())) for arm in lows}
         return any(low > DISTURBED * known[arm] for arm, low in lows.items())
 
-    def _case(self, workers: Workers, case: Case, turns: int, rng: random.Random) -> Iterator[Shot | Broke]:
+    def _case(self, workers: Workers, case: Case, turns: int, rng: random.Random) -> Iterator[Shot | Broke | Warned]:
         """`turns` is the number of the first: another one puts the inputs elsewhere."""
         number = turns // 1000
         policy = msgspec.structs.replace(
@@ -215,6 +223,7 @@ class Pairs:
                 if not isinstance(answer, Finished) or answer.measurement.status is not Status.OK:
                     yield _broke(number, case, arm.name, answer)
                     return
+                yield Warned(case.id, arm.name, answer.measurement.warnings)
         yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items() if len(taken) == len(arms))
 
     def _make(self, case: Case, *, trusted: bool = False) -> Callable[[Arm], Request]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.gating import ab, arms, gate, instructions
-from bench.gating.ab import Broke, Effort, Event, Pairs, Ran, Shot
+from bench.gating.ab import Broke, Effort, Event, Pairs, Ran, Shot, Warned
 from bench.gating.arms import Arm
 from bench.gating.gate import Entry, Line, Report, Result
 from bench.gating.verdicts import SUITE, TAU, Finding, Verdicts
@@ -188,6 +188,7 @@ class Times:
     _problems: list[str] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _shots: dict[str, list[Shot]] = field(default_factory=dict)
+    _warnings: dict[str, dict[str, None]] = field(default_factory=dict)  # by case, each once
 
     def part(self) -> Part:
         """Measure and judge."""
@@ -246,6 +247,8 @@ class Times:
             if isinstance(event, Shot):
                 shots.append(event)
                 self._shots.setdefault(event.key, []).append(event)
+            elif isinstance(event, Warned):
+                self._warnings.setdefault(event.case, {}).update(dict.fromkeys(event.warnings))
             elif isinstance(event, Broke) and event.case in names:
                 self._problems.append(f"canary {event.case} in {event.arm}: {event.status}: {event.reason}")
             elif isinstance(event, Broke):
@@ -261,7 +264,9 @@ class Times:
         keys = [name for name in (verdicts.findings if verdicts else {}) if ab.case_of(name) == case.id]
         if verdicts is None or not keys:
             return Line(case.id, Result.LOST, "not measured")
-        return gate.line_of(case.id, [self._entry(name, verdicts.findings[name]) for name in keys])
+        line = gate.line_of(case.id, [self._entry(name, verdicts.findings[name]) for name in keys])
+        why = "; ".join(self._warnings.get(case.id, ())) if line.result is Result.INCONCLUSIVE else ""
+        return msgspec.structs.replace(line, reason=why)
 
     def _entry(self, name: str, finding: Finding) -> Entry:
         shots = self._shots[name]
