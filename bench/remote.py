@@ -44,10 +44,14 @@ class RemoteTask(Task):
         """Move the inputs in the program, as Task does it here."""
         self._program.place(rng.getrandbits(63))
 
+    def touch(self) -> int:
+        """See measure.Placeable; the address is one of the program's."""
+        self._hold()
+        return self._program.touch()
+
     def window(self, calls: int) -> float:
         """Seconds a call, by the program's clock."""
-        if self._program.held is not self.inputs:  # the check uses the same program
-            self._program.set(self._direction.value, self.inputs, self._first_gradient())
+        self._hold()
         seconds = self._program.window(calls)
         self._elapsed += seconds * calls
         return seconds
@@ -65,6 +69,10 @@ class RemoteTask(Task):
         self.output, gradients, _ = self._program.results()
         for name, leaf in self.leaves().items():
             leaf.grad = gradients.get(name)
+
+    def _hold(self) -> None:
+        if self._program.held is not self.inputs:  # the check uses the same program
+            self._program.set(self._direction.value, self.inputs, self._first_gradient())
 
     def _first_gradient(self) -> Tensor | None:
         if self._direction is not Direction.BACKWARD:

@@ -39,10 +39,13 @@ SHAPES = {  # channels, filters, size, kernel, stride, padding, dilation
 
 
 def lowest(ours: Call, theirs: Call, most: float = 3.0) -> tuple[float, float]:
-    """Seconds a call of each, called in turns, TURNS times or for `most` seconds."""
+    """Seconds a call of each, called in turns, TURNS times or for `most` seconds.
+
+    In an order that changes: in one that stays, a heap that hands out two blocks gives each call a block of its own.
+    """
     best, deadline = [float("inf")] * 2, time.perf_counter() + most
     for turn in range(TURNS):
-        for i, call in enumerate((ours, theirs)):
+        for i, call in ((0, ours), (1, theirs)) if turn % 4 in (0, 3) else ((1, theirs), (0, ours)):
             start = time.perf_counter()
             call()
             if turn > 2:

@@ -86,6 +86,10 @@ class Program:
         """Move the inputs to random places in the program's memory."""
         self._ask(f"place {seed}")
 
+    def touch(self) -> int:
+        """Make a call; where in the program's memory its output lies, 0 where that is of no matter."""
+        return int(self._ask("touch")["output"])
+
     def window(self, calls: int) -> float:
         """Seconds a call over so many, by the program's clock."""
         return float(self._ask(f"window {calls}")["seconds"])

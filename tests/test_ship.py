@@ -24,7 +24,7 @@ from bench import cli
 from bench.model import Status, load_run
 from ext import build, cmake
 from layers import shipping, variants
-from layers.program import Program
+from layers.program import Program, State
 from layers.variants import Made
 
 ROOT = Path(__file__).parent.parent
@@ -372,6 +372,20 @@ def test_strides_reach_the_program_and_survive_a_new_place(runner: Path) -> None
         output, _, (left,) = program.results()
         assert torch.equal(left, given)
         assert torch.equal(output, torch.ops.aten.constant_pad_nd(given, [3, -3]))
+    program.close()
+
+
+def test_the_place_of_an_output_is_told_where_it_matters(runner: Path) -> None:
+    program = make("shift", "script_cpp", length=8).call
+    assert isinstance(program, Program)
+    small, large = torch.randn(10, 100), torch.randn(100, 100, requires_grad=True)
+    states: dict[State, tuple[Tensor, bool]] = {
+        "inference": (small, False), "forward": (large, True), "forward_backward": (large, False),
+        "backward": (large, False),
+    }  # fmt: skip
+    for state, (x, matters) in states.items():
+        program.set(state, (x,), torch.ones(100, 100) if state == "backward" else None)
+        assert (program.touch() > 0) == matters
     program.close()
 
 

@@ -18,6 +18,7 @@
 #if defined(__clang__) || __GNUC__ >= 12
 #define LAYERBENCH_AVX512 "arch=x86-64-v4"
 #define LAYERBENCH_AVX2 "arch=x86-64-v3"
+#define LAYERBENCH_F16C  // is part of that
 #else
 #define LAYERBENCH_AVX512 "avx512f"
 #define LAYERBENCH_AVX2 "fma"

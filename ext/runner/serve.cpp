@@ -31,6 +31,8 @@ Json answer(Task& task, std::istringstream& words) {
         uint64_t seed = 0;
         words >> seed;
         task.place(seed);
+    } else if (command == "touch") {
+        json.add("output", std::to_string(task.touch()));
     } else if (command == "window") {
         int64_t calls = 1;
         words >> calls;

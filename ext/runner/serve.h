@@ -12,6 +12,7 @@ namespace runner {
 //     set DIRECTION INPUTS [GRADIENT]   what to run, and files of tensors to run it on; wants a gradient of every
 //                                       input that requires one
 //     place SEED                        move the inputs
+//     touch                             make a call: {"output": where it lies, 0 where that is of no matter}
 //     window CALLS                      {"seconds": a call, "faults": pages so far}
 //     results FILE                      write output and gradients of the last call, and its inputs
 // What goes wrong is answered as {"error": text}. File names must not hold spaces.

@@ -11,7 +11,7 @@
 namespace runner {
 namespace {
 
-constexpr int64_t kLine = 64, kBallast = 16 << 20;  // bytes
+constexpr int64_t kLine = 64, kBallast = 16 << 20, kLittle = 16 << 10;  // bytes
 
 bool expanded(const at::Tensor& t) {
     for (int64_t d = 0; d < t.dim(); ++d)
@@ -74,18 +74,35 @@ void Task::place(uint64_t seed) {
     inputs_ = std::move(copies);
 }
 
+uintptr_t Task::touch() {
+    window(1);
+    const bool matters = !fresh() && output_.is_cpu() && output_.layout() == at::kStrided;
+    if (!matters || static_cast<int64_t>(output_.nbytes()) <= kLittle) return 0;
+    return reinterpret_cast<uintptr_t>(output_.const_data_ptr());
+}
+
+void Task::settle_outputs(uint64_t& place, int64_t calls) {
+    const int several = calls >= 16 ? 4 : 2;
+    for (int64_t left = std::max<int64_t>(2, calls / several); left-- > 0;) {
+        this->place(place++);
+        const uintptr_t first = touch();
+        bool stays = true;
+        for (int i = 1; first && stays && i < several; ++i) stays = touch() == first;
+        if (stays) return;
+    }
+}
+
 double Task::window(int64_t calls) {
     const at::AutoGradMode mode(direction_ != Direction::inference);
-    const bool fresh = direction_ == Direction::backward || direction_ == Direction::forward_backward;
     double total = 0;
-    if (!fresh && !device_.is_cuda()) {
+    if (!fresh() && !device_.is_cuda()) {
         // One pair of clock readings for all calls: theirs would drown a small op.
         const double start = now();
         for (int64_t i = 0; i < calls; ++i) call();
         return (now() - start) / static_cast<double>(calls);
     }
     for (int64_t i = 0; i < calls; ++i) {
-        if (fresh) prepare();
+        if (fresh()) prepare();
         settle();
         const double start = now();
         call();
@@ -119,8 +136,7 @@ void Task::prepare() {
 void Task::forward() {
     output_ = at::Tensor();  // freed first, so that the next lies where this one lay
     output_ = model_.call(inputs_);
-    const bool wanted = direction_ == Direction::backward || direction_ == Direction::forward_backward;
-    if (wanted && !output_.requires_grad())
+    if (fresh() && !output_.requires_grad())
         throw Problem(kRaised, "no gradient path: the output does not require a gradient");
 }
 

@@ -25,6 +25,12 @@ public:
     // Copy the inputs to random 64-byte-aligned places behind blocks of random size, so that outputs move too.
     void place(uint64_t seed);
 
+    // Make a call; where its output lies, 0 where that is of no matter. As bench/task.py has it.
+    uintptr_t touch();
+
+    // Go to new places, `place` of them so far, until outputs stay where they are. As bench/measure.py has it.
+    void settle_outputs(uint64_t& place, int64_t calls);
+
     // Seconds a call over so many, the device waited for. What a backward needs beforehand is outside the clock.
     double window(int64_t calls);
 
@@ -33,6 +39,7 @@ public:
     Named gradients() const;
 
 private:
+    bool fresh() const { return direction_ == Direction::backward || direction_ == Direction::forward_backward; }
     void prepare();
     void call();
     void forward();
