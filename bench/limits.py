@@ -43,6 +43,11 @@ def allocator_note(output_bytes: int, latency: float, allocator: str, fault_seco
     return (f"with glibc's default allocator, fresh pages for the output may add about {show(extra, 's')} a call",)
 
 
+def growth_warning(kept: int) -> tuple[str, ...]:
+    """Where a call leaves so many bytes of output allocated, for good."""
+    return (f"keeps its outputs: memory grows by {show(kept, 'B')} a call",) if kept else ()
+
+
 def roofline_warning(seconds: float, moved: float, bandwidth: float) -> tuple[str, ...]:
     """A time in which `moved` bytes (the cost model's least) cannot have been moved at `bandwidth` bytes/s."""
     if moved / seconds <= 1.05 * bandwidth:

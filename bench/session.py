@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench import check, limits, measure
 from bench.clocks import flush
@@ -22,6 +23,8 @@ from bench.task import Task
 from layers import Unavailable, load
 from layers.program import Program
 from layers.variants import make
+
+LONG = 0.5  # s: calls that take longer are not made again to see who keeps their outputs
 
 
 @dataclass
@@ -168,6 +171,8 @@ class Session:
             doubts.append("got faster while it was sampled: too short a warm-up, or a machine settling down")
         if graphs() > self._graphs:
             doubts.append(f"torch.compile compiled {graphs() - self._graphs} more graph(s) while it was sampled")
+        if min(latency.lows) < LONG:
+            doubts += limits.growth_warning(self._kept())
         device = self.made.inputs[0].device
         if self.case.device == "cpu":
             share = memory.denormal_share([*self.made.inputs, *self.made.module.parameters()])
@@ -181,6 +186,15 @@ class Session:
                 seconds = min(sampled.get("device", latency).lows)
                 doubts += limits.roofline_warning(seconds, moved, memory.copy_bandwidth(device))
         return doubts
+
+    def _kept(self) -> int:
+        def call() -> Tensor | None:
+            self.task.prepare()
+            self.task()
+            return self.task.output
+
+        with self.task.grad_mode():
+            return memory.kept(call)
 
     def _memory(self) -> list[Metric]:
         if not self.case.device.startswith("cuda") or isinstance(self.task, RemoteTask):

@@ -90,6 +90,27 @@ class StaticOutput(Double):
         return torch.mul(x, 2, out=self.buffer) if not x.requires_grad else x * 2
 
 
+class HoardingLinear(Linear):
+    """Keeps every output, under another name."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.outputs: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        self.outputs.append(out.detach())
+        return out
+
+
+class KeepsTheLast(Double):
+    """Keeps its latest output alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.latest = x * 2
+        return self.latest
+
+
 class Dies(Double):
     def forward(self, x: Tensor) -> Tensor:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -159,6 +180,8 @@ DETACHED = against(Double, Detached)
 OTHER_DTYPE = against(Double, OtherDtype)
 SIGN_OF_MEAN = Layer("sign_of_mean", {"eager": SignOfMean}, one, defaults={"n": 8})
 STATIC_OUTPUT = against(Double, StaticOutput)
+HOARDS = against(Linear, HoardingLinear)
+KEEPS_THE_LAST = against(Double, KeepsTheLast)
 DIES = against(Double, Dies)
 SLEEPS = against(Double, Sleeps)
 PRINTS = against(Double, Prints)

@@ -98,6 +98,16 @@ def test_a_faulty_layer_gets_its_status_and_no_time(
     assert run.measurements[1].metrics == ()
 
 
+def test_only_a_layer_that_keeps_all_its_outputs_is_said_to_leak(suite: Write) -> None:
+    directions = {"direction": ["inference", "backward"]}
+    _, run = execute(suite(("HOARDS", directions), ("KEEPS_THE_LAST", directions)))
+    assert statuses(run) == ["ok"] * 8
+    for measurement in run.measurements:
+        hoards = measurement.case.layer.endswith("HOARDS") and measurement.case.variant == "native"
+        warned = [text for text in measurement.warnings if "memory grows" in text]
+        assert warned == (["keeps its outputs: memory grows by 128 B a call"] if hoards else [])
+
+
 def test_an_expected_status_is_fine_and_a_surprise_success_is_not(suite: Write) -> None:
     assert execute(suite("IN_PLACE", expect="incorrect"))[0] == 0
 

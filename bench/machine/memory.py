@@ -1,15 +1,18 @@
-"""What memory does to a time: the allocator's state, page faults, denormal numbers."""
+"""What memory does to a time: the allocator's state, page faults, denormal numbers, outputs that somebody keeps."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import resource
 import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from bench.clocks.flush import cache_bytes
 from bench.machine.facts import malloc, text
@@ -82,6 +85,27 @@ def denormal_share(tensors: list[Tensor]) -> float:
             size = tensor.detach().abs()
             share = max(share, float(((size > 0) & (size < torch.finfo(tensor.dtype).tiny)).float().mean()))
     return share
+
+
+def kept(call: Callable[[], Tensor | None]) -> int:
+    """Bytes by which each `call` makes memory grow, because somebody keeps its output: none of several is let go.
+
+    One that is kept until the next, or a few that are used in turns, are no growth. 0 too where there is no output.
+    """
+    size, storages = 0, list[StorageWeakRef]()
+    for _ in range(4):
+        output = call()
+        if output is None or output.layout is not torch.strided:
+            return 0
+        storage = output.untyped_storage()
+        size = storage.nbytes()
+        storages.append(StorageWeakRef(storage))
+        del output, storage
+    earlier = storages[:-1]  # the last is the caller's
+    if any(one.expired() for one in earlier):
+        return 0
+    gc.collect()  # a cycle keeps them until then, and no longer
+    return size if len({one.cdata for one in earlier if not one.expired()}) == len(earlier) else 0
 
 
 @cache
