@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from bench.model import Case, Policy, Run, UserError, run_file
+from bench.model import Case, Run, UserError, run_file
 from bench.rows import COMPARED, checked_summary
 from bench.stats import LEAST, Summary
 
@@ -20,7 +20,6 @@ SIDE = 2  # runs that the newest level has lasted, at least: one odd run is no s
 LASTS = 4  # runs that any other level lasts: two odd runs near one another are none
 CHANCE = 0.01  # of seeing a step anywhere in a case whose runs differ by noise alone
 NOISE = 0.002  # least that runs are taken to differ by, as the standard deviation of the log
-CONDITIONS = ("allocator", "cache", "device_clock", "tf32", "cudnn_benchmark", "deterministic", "input_gradients")
 
 
 @dataclass(frozen=True)
@@ -199,10 +198,9 @@ def _commit(run: Run) -> str:
 
 
 def _conditions(run: Run) -> dict[str, object]:
-    policy: Policy = run.header.suite.policy
-    return {name: getattr(policy, name) for name in CONDITIONS}
+    return run.header.suite.policy.conditions()
 
 
 def _otherwise(runs: Sequence[Run]) -> list[str]:
     """Which conditions are not the same in all."""
-    return [name for name in CONDITIONS if len({_conditions(run)[name] for run in runs}) > 1]
+    return [name for name in _conditions(runs[0]) if len({_conditions(run)[name] for run in runs}) > 1]

@@ -82,18 +82,15 @@ def falling(times: Sequence[float], by: float = 0.01) -> bool:
 def calls_per_window(timer: Timer, call: Call, seconds: float, now: Now = time.perf_counter) -> int:
     """How many calls make a window last about `seconds` by the wall, the timer's own overhead included.
 
-    One that takes a quarter of that is enough: more would say nothing new, and give interference more time to hit.
+    One that takes half of that is enough: another would say nothing new, and give interference more time to hit.
     """
     calls = 1
     while True:
         elapsed = max(_elapsed(timer, call, calls, now), 1e-9)
-        if calls == 1 and seconds / 4 <= elapsed:
-            if elapsed < 10 * seconds:  # something may have come between, and then all windows would hold one call
-                elapsed = min(elapsed, _elapsed(timer, call, calls, now))
-            if seconds / 4 <= elapsed:
-                return 1
+        if calls == 1 and seconds / 2 <= elapsed < 1:  # something may have come between: a pause of up to 0.1 s
+            elapsed = min(elapsed, _elapsed(timer, call, calls, now))
         if elapsed >= seconds / 2:
-            return max(1, round(calls * seconds / elapsed))
+            return max(1, round(calls * seconds / elapsed)) if calls > 1 else 1
         calls *= min(10, max(2, int(seconds / elapsed)))
 
 

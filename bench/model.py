@@ -143,6 +143,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if self.target is not None and not 0 < self.target < 1:
             raise ValueError(f"target is {self.target}; between 0 and 1")
 
+    def conditions(self) -> dict[str, object]:
+        """What makes times answer another question: under other conditions they compare with nothing."""
+        names = ("allocator", "cache", "device_clock", "tf32", "cudnn_benchmark", "deterministic", "input_gradients")
+        return {name: getattr(self, name) for name in names}
+
     def target_of(self, metric: str) -> float:
         if self.target is not None:
             return self.target

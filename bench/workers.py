@@ -82,6 +82,11 @@ class Workers:
         self._stop(name)
         raise WorkerDied(f"no answer within {timeout:g} s, so its worker was stopped")
 
+    def kill(self) -> None:
+        """Stop whatever they are doing, so that whoever waits for an answer learns that they died."""
+        for process, _ in list(self._live.values()):
+            process.kill()
+
     def _start(self, name: str) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
         arguments = (theirs, str(self._log), self._allocator, self._arms.get(name))

@@ -102,6 +102,9 @@ def pairs() -> dict[str, tuple[Call, Call]]:
         x, y = torch.randn(mib << 18), torch.randn(mib << 18)
         found[f"shift {mib} MiB / copy_"] = partial(native.shift, x, 3), partial(copied, x)
         found[f"vecadd {mib} MiB / add"] = partial(native.vecadd, x, y), partial(torch.add, x, y)
+    for dtype in (torch.float16, torch.bfloat16):
+        x, y = (torch.randn(2 << 20).to(dtype) for _ in range(2))
+        found[f"vecadd 4 MiB of {dtype} / add"] = partial(native.vecadd, x, y), partial(torch.add, x, y)
     return found
 
 

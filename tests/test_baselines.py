@@ -31,7 +31,8 @@ def baseline(
     eager: float = 1.0, native: float = 1.0, canary: float = 1.0, *, seed: int = 0, machine: str = MACHINE
 ) -> Baseline:
     """Times in milliseconds."""
-    header = BaselineHeader(SCHEMA, "2026-01-02T03:04:05+00:00", "mine", machine, "the working tree (1234567)")
+    code, made = "the working tree (1234567)", "2026-01-02T03:04:05+00:00"
+    header = BaselineHeader(SCHEMA, made, "mine", machine, code, SUITE.policy.conditions())
     times = {EAGER.id: eager, NATIVE.id: native, **{one.id: canary for one in CANARIES}}
     return Baseline(
         header,
@@ -105,9 +106,12 @@ def test_a_case_that_became_incorrect_is_broken() -> None:
 
 
 def test_another_machine_and_another_suite_are_refused() -> None:
-    assert baselines.refusal(baseline(), "mine", MACHINE) == ""
-    assert "another machine: elsewhere" in baselines.refusal(baseline(machine="elsewhere"), "mine", MACHINE)
-    assert "suite mine, not yours" in baselines.refusal(baseline(), "yours", MACHINE)
+    assert baselines.refusal(baseline(), SUITE, MACHINE) == ""
+    assert "another machine: elsewhere" in baselines.refusal(baseline(machine="elsewhere"), SUITE, MACHINE)
+    yours = msgspec.structs.replace(SUITE, name="yours")
+    assert "suite mine, not yours" in baselines.refusal(baseline(), yours, MACHINE)
+    other = msgspec.structs.replace(SUITE, policy=Policy(device_clock="graph", tf32=True))
+    assert "other conditions (device_clock, tf32)" in baselines.refusal(baseline(), other, MACHINE)
     report = baselines.refused(baseline(), "mine", "because")
     assert (report.exit, report.problems) == (4, ("because",))
 

@@ -10,9 +10,11 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import msgspec
@@ -212,6 +214,33 @@ def test_an_inconclusive_case_says_what_was_odd_about_its_measurement(
         part = gaterun.Times(pairs, record, lambda *_: None, 60, nothing, [case()], []).part()
     line = part.lines[case().id]
     assert (line.result, line.reason) == (Result.INCONCLUSIVE if reason else Result.OK, reason)
+
+
+def test_a_generation_of_no_cases_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ab, "Workers", Scripted)
+    pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15), Path("/log"))
+    assert [type(event) for event in pairs.generation(0, [])] == [Ran, Ran]
+
+
+def test_an_interrupt_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = threading.Event()
+
+    class Stuck(Scripted):
+        def ask(self, name: str, request: Request, timeout: float) -> Answer:
+            if name == "A":
+                raise KeyboardInterrupt
+            assert killed.wait(60)
+            return OK
+
+        def kill(self) -> None:
+            killed.set()
+
+    monkeypatch.setattr(ab, "Workers", Stuck)
+    pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15), Path("/log"))
+    with pytest.raises(KeyboardInterrupt):
+        list(pairs.check([case()]))
 
 
 def test_slots_of_a_case_measured_twice_all_count() -> None:
@@ -472,8 +501,9 @@ def test_a_commit_is_not_compared_with_itself(repository: Path) -> None:
 
 
 def test_a_change_of_nothing_that_is_run_passes_unmeasured(repository: Path) -> None:
-    (repository / "README").write_text("words", encoding="utf-8")
-    (repository / "other.cu").write_text("// of no matter on a CPU", encoding="utf-8")
+    (repository / "README.md").write_text("words", encoding="utf-8")
+    (repository / ".github").mkdir()
+    (repository / ".github" / "ci.yml").write_text("", encoding="utf-8")
     commit(repository, other="NEVER = 'imported'")
     code, found = run_gate(repository, "STILL", "WORK", against="HEAD~1")
     assert (code, found.problems) == (0, ())
@@ -481,12 +511,31 @@ def test_a_change_of_nothing_that_is_run_passes_unmeasured(repository: Path) -> 
     assert found.notes == ("nothing was measured: every file that was run (1) is the same in both revisions",)
 
 
-def test_a_change_of_what_is_compiled_that_leaves_all_files_the_same_is_a_mistake(repository: Path) -> None:
-    (repository / "kernel.cpp").write_text("// built from where?", encoding="utf-8")
+@pytest.mark.parametrize("name", ["steps.json", "kernel.cpp", "Größe.bin"])
+def test_what_a_layer_may_read_is_measured_though_its_own_files_are_the_same(repository: Path, name: str) -> None:
+    (repository / name).write_text("1", encoding="utf-8")
     commit(repository)
-    code, found = run_gate(repository, "STILL", against="HEAD~1")
-    assert code == 4
-    assert found.problems == ("identical arms: kernel.cpp has changed, and yet both ran the same files",)
+    _, found = run_gate(repository, "STILL", against="HEAD~1")
+    assert found.problems == ()
+    assert [len(line.entries) for line in found.lines] == [1]
+
+
+def test_an_untracked_file_makes_no_other_revision(repository: Path) -> None:
+    (repository / "notes.txt").write_text("", encoding="utf-8")
+    assert run_gate(repository, "STILL")[0] == 4
+
+
+def test_a_changed_file_of_which_an_installed_copy_runs_is_found(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages" / "theirs" / "work.py"
+    monkeypatch.setitem(sys.modules, "theirs.work", SimpleNamespace(__file__=str(place)))
+    for name in ("theirs/work.py", "src/theirs/work.py"):
+        assert arms.loaded_from_elsewhere(repository, name) == place
+    for name in ("work.py", "theirs/other.py", "types.py", "src/json.py"):
+        assert arms.loaded_from_elsewhere(repository, name) is None
+    monkeypatch.setitem(sys.modules, "theirs.work", SimpleNamespace(__file__=str(repository / "src/theirs/work.py")))
+    assert arms.loaded_from_elsewhere(repository, "src/theirs/work.py") is None
 
 
 def test_layers_of_another_repository_are_no_pass(repository: Path, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ class Pairs:
         todo = rng.sample(list(cases), len(cases))
         before: dict[str, list[Shot]] = {}
         with self._workers() as workers:
-            self._at_once(workers, self._make(todo[0], trusted=True))  # the start of a process takes long on a GPU
+            if todo:  # the start of a process takes long on a GPU
+                self._at_once(workers, self._make(todo[0], trusted=True))
             for place, case in enumerate(todo):
                 events = list(self._case(workers, case, 1000 * number + 500 * (case.id in before), rng))
                 shots = [joined(before.get(case.id, ()), event) for event in events if isinstance(event, Shot)]
@@ -219,11 +220,12 @@ class Pairs:
                 of_arm = slots.setdefault(metric, {})
                 of_arm[name] = of_arm.get(name, ()) + values
         if number == 0:  # a layer may be right at first and wrong later
-            for arm, answer in self._at_once(workers, lambda _: Finish()):
+            for name, arm in arms.items():
+                answer = self._ask(workers, arm, Finish())
                 if not isinstance(answer, Finished) or answer.measurement.status is not Status.OK:
-                    yield _broke(number, case, arm.name, answer)
+                    yield _broke(number, case, name, answer)
                     return
-                yield Warned(case.id, arm.name, answer.measurement.warnings)
+                yield Warned(case.id, name, answer.measurement.warnings)
         yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items() if len(taken) == len(arms))
 
     def _make(self, case: Case, *, trusted: bool = False) -> Callable[[Arm], Request]:

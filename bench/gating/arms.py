@@ -24,8 +24,8 @@ from bench.model import Case, UserError
 
 WORKING_TREE = "the working tree"
 HARNESS = Path(__file__).resolve().parents[1]
-COMPILED = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp"})
-COMPILED_FOR_GPUS = frozenset({".cu", ".cuh"})
+# Files that no layer reads when it runs: texts and pictures.
+INERT = frozenset({".md", ".rst", ".html", ".css", ".png", ".jpg", ".svg", ".gif", ".pdf"})
 
 _BEFORE: set[str] = set()  # modules that this process had before it entered an arm
 
@@ -37,7 +37,7 @@ class Arm:
     name: str  # "A" is the old one, "B" the new
     revision: str  # as it was asked for
     commit: str  # the full hash; of the working tree the commit that it started from
-    dirty: bool  # whether the files differ from that commit
+    dirty: bool  # whether files that git knows differ from that commit
     repository: Path  # the user's checkout
     root: Path  # this revision's files: a worktree, or the checkout itself
     paths: tuple[str, ...]  # to put first on sys.path, in this order
@@ -119,8 +119,8 @@ def arms(repository: Path, old: str, new: str | None, cache: Path) -> Iterator[t
 def working_tree(repository: Path, cache: Path) -> Arm:
     """The checkout as it is, changes included. Raises UserError."""
     commit = git(repository, "rev-parse", "HEAD", remedy="commit something first")
-    changes = bool(git(repository, "status", "--porcelain"))
-    return _arm("B", WORKING_TREE, commit, repository, repository, cache, dirty=changes)
+    dirty = bool(git(repository, "status", "--porcelain", "--untracked-files=no"))
+    return _arm("B", WORKING_TREE, commit, repository, repository, cache, dirty=dirty)
 
 
 def _arm(
@@ -164,12 +164,34 @@ def git(repository: Path, *arguments: str, remedy: str = "") -> str:
         raise UserError(f"git: {error}", place=str(repository)) from None
 
 
-def compiled_changes(old: Arm, new: Arm, *, gpu: bool) -> list[str]:
-    """What differs between two arms of what a compiler may have read, by the names of the files."""
-    kinds = COMPILED | COMPILED_FOR_GPUS if gpu else COMPILED
-    until = () if new.root == new.repository else (new.commit,)
-    names = git(old.repository, "diff", "--name-only", old.commit, *until).splitlines()
-    return [name for name in names if Path(name).suffix in kinds]
+def changes(old: Arm, new: Arm) -> list[str]:
+    """The files, by their names in the repository, in which two arms differ; of a working tree those that git does not
+    know yet too, after the others."""
+    if new.root != new.repository:
+        return git(old.repository, "diff", "--name-only", "-z", old.commit, new.commit).split("\0")[:-1]
+    known = git(old.repository, "diff", "--name-only", "-z", old.commit).split("\0")[:-1]
+    return known + git(old.repository, "ls-files", "--others", "--exclude-standard", "-z").split("\0")[:-1]
+
+
+def inert(name: str) -> bool:
+    """Whether a changed file cannot change what a layer does that did not load it. Python is told by what was loaded;
+    a folder with a dot is a tool's."""
+    path = Path(name)
+    return path.suffix in INERT or path.suffix == ".py" or path.parts[0].startswith(".")
+
+
+def loaded_from_elsewhere(repository: Path, name: str) -> Path | None:
+    """Where this process has the module of a repository's file from, if that is an installed copy: src/a/b.py is the
+    end of .../site-packages/a/b.py, or of a/b/__init__.py."""
+    parts = Path(name).parts
+    tails = ["/" + "/".join(parts[start:]) for start in range(len(parts) - 1)]
+    files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    for file in map(Path, sorted(files)):
+        if any(str(file).endswith(tail) for tail in tails):
+            place = file.resolve()
+            if not place.is_relative_to(HARNESS) and (_installed(place) or not place.is_relative_to(repository)):
+                return place
+    return None
 
 
 def layer_file(name: str) -> Path | None:

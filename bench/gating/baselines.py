@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,6 +41,7 @@ class BaselineHeader(msgspec.Struct, frozen=True, tag="baseline"):
     suite: str
     fingerprint: str
     code: str  # revision and commit, in words
+    conditions: dict[str, Any] = {}  # see Policy.conditions
 
 
 class Stored(msgspec.Struct, frozen=True, tag="case"):
@@ -137,7 +139,7 @@ def measure(suite: Suite, arm: Arm, folder: Path, tell: gaterun.Tell, machine: s
                     taken.setdefault(event.key, []).append(event)
                 elif isinstance(event, Broke):
                     found[event.case] = Prepared(event.status, event.reason)
-    header = BaselineHeader(SCHEMA, started, suite.name, machine, arm.label)
+    header = BaselineHeader(SCHEMA, started, suite.name, machine, arm.label, suite.policy.conditions())
     stored = [_stored(shots, arm.name) for name, shots in taken.items() if found[ab.case_of(name)].status is Status.OK]
     stored += [Stored(name, status=one.status, reason=one.reason) for name, one in found.items() if one.reason]
     return Baseline(header, stored)
@@ -149,10 +151,13 @@ def _stored(shots: Sequence[Shot], arm: str) -> Stored:
     return Stored(shots[0].case, shots[0].metric, tuple(math.exp(log) for log in logs), noise)
 
 
-def refusal(old: Baseline, suite: str, machine: str) -> str:
+def refusal(old: Baseline, suite: Suite, machine: str) -> str:
     """Why a file cannot be a baseline here; empty where it can."""
-    if old.header.suite != suite:
-        return f"the baseline is of suite {old.header.suite}, not {suite}"
+    if old.header.suite != suite.name:
+        return f"the baseline is of suite {old.header.suite}, not {suite.name}"
+    other = [name for name, value in suite.policy.conditions().items() if old.header.conditions.get(name) != value]
+    if other:
+        return f"the baseline was made under other conditions ({', '.join(other)}): make it anew"
     if old.header.fingerprint != machine:
         return f"the baseline is of another machine: {old.header.fingerprint}; this is {machine}"
     return ""

@@ -158,7 +158,7 @@ def _against_baseline(suite: Suite, repo: Path | None, file: Path, ratios: bool,
     begin = time.monotonic()
     with TimeBar(out) as bar:
         machine = baselines.fingerprint(suite, arm, folder)
-        why = baselines.refusal(old, suite.name, machine)
+        why = baselines.refusal(old, suite, machine)
         if why and not ratios:
             return baselines.refused(old, suite.name, why)
         new = baselines.measure(suite, arm, folder, bar.show, machine)

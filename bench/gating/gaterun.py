@@ -95,11 +95,14 @@ def run(
         states, files = check(pairs, [*cases, *canaries], record, tell)
         settled = _settled(suite, states)
         running = [case for case in cases if case.id not in settled]
-        same = bool(running) and not identical and files["A"] == files["B"]
         problems = [*_broken(canaries, states), *proof(pair, files, running)]
-        problems += mistaken(pair, files["B"], running) if same else []
-        parts = [_unchanged(running, files["B"])] if same and not problems else []
-        measured = bool(running) and not problems and not same
+        same = bool(running) and not identical and files["A"] == files["B"]
+        changed = arms.changes(*pair) if same else []
+        problems += mistaken(pair, files["B"], changed) if same else []
+        # A worker that died took with it what it had loaded.
+        idle = same and all(map(arms.inert, changed)) and not _failed(states)
+        parts = [_unchanged(running, files["B"])] if idle and not problems else []
+        measured = bool(running) and not problems and not idle
         if measured and "instructions" in metrics:
             parts.append(counted(running, suite.policy, pair, files, tell))
         if measured and "latency" in metrics:
@@ -136,6 +139,10 @@ def _broken(canaries: Sequence[Case], states: States) -> list[str]:
         for side, state in states[case.id].items()
         if state.status not in (Status.OK, Status.SKIPPED)
     ]
+
+
+def _failed(states: States) -> bool:
+    return any(one.status is Status.FAILED for by_arm in states.values() for one in by_arm.values())
 
 
 def _unchanged(cases: Sequence[Case], files: Mapping[str, str]) -> Part:
@@ -313,16 +320,15 @@ def proof(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running
     return problems
 
 
-def mistaken(pair: tuple[Arm, Arm], files: Mapping[str, str], running: Sequence[Case]) -> list[str]:
-    """Why arms that ran the same files are no two revisions in which nothing that was run has changed."""
+def mistaken(pair: tuple[Arm, Arm], files: Mapping[str, str], changed: Sequence[str]) -> list[str]:
+    """Why arms that ran the same files are no two revisions, of which `changed` are the files that differ."""
     old, new = pair
-    if old.commit == new.commit and not new.dirty:
-        return [f"identical arms: {old.label} and {new.label} are the same commit"]
     if not files:
         return [f"identical arms: no file of {old.repository} was run"]
-    gpu = any(case.device.startswith("cuda") for case in running)
-    changed = arms.compiled_changes(old, new, gpu=gpu)
-    return [f"identical arms: {changed[0]} has changed, and yet both ran the same files"] if changed else []
+    if old.commit == new.commit and not new.dirty:
+        return [f"identical arms: {old.label} and {new.label} are the same commit"]
+    found = {name: place for name in changed if (place := arms.loaded_from_elsewhere(old.repository, name))}
+    return [f"identical arms: {name} has changed, but both ran {place}" for name, place in found.items()]
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -61,8 +61,11 @@ LAYERBENCH_V3 void half(const void* x, const void* y, void* out, int64_t begin, 
     }
     add_narrow<Half>(x, y, out, begin, end);
 }
+LAYERBENCH_V1
+#else
+LAYERBENCH_CLONES
 #endif
-LAYERBENCH_V1 void half(const void* x, const void* y, void* out, int64_t begin, int64_t end) {
+void half(const void* x, const void* y, void* out, int64_t begin, int64_t end) {
     add_narrow<Half>(x, y, out, begin, end);
 }
 
