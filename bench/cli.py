@@ -55,6 +55,9 @@ def run(
     from bench.gating import gate
     from bench.progress import Display
 
+    if resume and (suite or only or folder):
+        remedy = "leave out SUITE, --only and --out"
+        raise UserError("goes on with the suite and folder of its run", place="--resume", remedy=remedy)
     before = _load(resume) if resume else None
     resolved = before.header.suite if before else load_suite(suite).only(only or [])
     folder = resume if resume else _new_folder(folder, resolved)
@@ -130,7 +133,9 @@ def compare(
         err.print(
             f"not comparable: the runs come from different machines or software:\n  {machines[0]}\n  {machines[1]}"
         )
-    leave(gate.comparison_exit(changes, same_machine=machines[0] == machines[1]))
+    code = gate.comparison_exit(changes, same_machine=machines[0] == machines[1])
+    out.print(terminal.comparison_summary(changes, code))
+    leave(code)
 
 
 @app.command()

@@ -84,13 +84,12 @@ def history(runs: Sequence[Run], machine: str = "", only: Sequence[str] = ()) ->
     left_out = [f"{count} of another machine: {name}" for name, count in others.items()]
     if len(kept) < len(same_machine):
         left_out.append(f"{len(same_machine) - len(kept)} measured otherwise ({', '.join(_otherwise(same_machine))})")
-    within = newest.header.suite.policy.same_within
-    return History(
-        _machine(newest),
-        len(kept),
-        tuple(one for one in _all_series(kept, within) if all(text in one.case.id for text in only)),
-        tuple(left_out),
-    )
+    series = list(_all_series(kept, newest.header.suite.policy.same_within))
+    found = tuple(one for one in series if all(text in one.case.id for text in only))
+    if series and not found:
+        remedy = f"ids look like {series[0].case.id}"
+        raise UserError(f"no case has {' and '.join(map(repr, only))} in its id", remedy=remedy)
+    return History(_machine(newest), len(kept), found, tuple(left_out))
 
 
 def run_files(place: Path) -> list[Path]:

@@ -278,9 +278,9 @@ def load_run(path: str | Path) -> Run:
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:
-        raise UserError(
-            f"cannot read it: {error.strerror}", place=str(file), remedy="name a run folder or run.jsonl"
-        ) from None
+        below = sorted(Path(path).glob("*/run.jsonl"), key=lambda one: one.stat().st_mtime)
+        remedy = f"the newest run there is {below[-1].parent}" if below else "name a run folder or run.jsonl"
+        raise UserError(f"cannot read it: {error.strerror}", place=str(file), remedy=remedy) from None
     header = _decode_header(lines[0], str(file))
     plan = header.suite.cases()
     found: dict[str, Measurement] = {}

@@ -22,7 +22,7 @@ from bench.remote import RemoteTask, RemoteTimer
 from bench.task import Task
 from layers import Unavailable, load
 from layers.program import Program
-from layers.variants import make
+from layers.variants import build_operators, make
 
 LONG = 0.5  # s: calls that take longer are not made again to see who keeps their outputs
 
@@ -44,6 +44,7 @@ class Session:
         set_process_state(case, policy)
         self.layer = load(case.layer)
         self.params: dict[str, Any] = dict(case.params)
+        build_operators(self.layer, case.variant)
         start = time.perf_counter()
         dtype = getattr(torch, case.dtype)
         self.made = make(self.layer, case.variant, self.params, dtype=dtype, device=device, seed=policy.seed)

@@ -65,6 +65,9 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.suffix == ".py":
+            remedy = f"write a YAML file with a group of `layer: {path}:NAME`"
+            raise UserError("a layer's code is no suite", place=str(path), remedy=remedy)
         text = self._text()
         yaml = YAML(typ="safe", pure=True)  # pure: the C parser reads YAML 1.1, where `no` is false and 010 is eight
         try:

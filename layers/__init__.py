@@ -6,6 +6,7 @@ the user's own file, named as `pkg.module:NAME` or `path.py:NAME`.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -90,8 +91,9 @@ def load(name: str) -> Layer:
 def _module_at(path: Path) -> Any:
     if not path.is_file():
         raise LookupError(f"no file {path}")
-    # Under its own path as the name: two files called layer.py are two modules, each imported once.
-    name = str(path.resolve())
+    # A name of its own for every path: two files called layer.py are two modules, each imported once. Made of letters
+    # alone, for TorchScript and pickle write it into what they save.
+    name = f"layer_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None

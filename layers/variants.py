@@ -13,7 +13,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
 STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
 
 TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
+
+_BOUND = frozenset({"custom_op", "custom_op_py", "stable_abi", "pybind"})  # variants on a native library of ours
 
 DEPRECATED = "TorchScript is deprecated in PyTorch, which points to torch.compile and torch.export"
 
@@ -209,8 +211,14 @@ def draw(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Inputs:
-    """What an input factory of a layer draws from `seed`, on `device`; floating-point tensors in `dtype`."""
-    return tuple(_cast(tensor, dtype).to(device) for tensor in factory(seeded(seed), **params))
+    """What an input factory of a layer draws from `seed`, on `device`; floating-point tensors in `dtype`.
+
+    Raises TypeError where that is no tuple of tensors.
+    """
+    drawn = factory(seeded(seed), **params)
+    if not isinstance(drawn, tuple | list) or not all(isinstance(one, Tensor) for one in drawn):
+        raise TypeError(f"the layer's inputs are a {type(drawn).__name__}, not a tuple of tensors: return (x,) for one")
+    return tuple(_cast(tensor, dtype).to(device) for tensor in drawn)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -237,16 +245,38 @@ def _require_compiler(who: str) -> None:
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
     """The hand-written version on one of our native libraries; a layer with another operator loads it itself."""
-    if name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::"):
+    if _needs_library(layer, name):
         _load_operators(name, inputs[0].device)
     return hand_written(layer, name, params, module, inputs)
 
 
-def _load_operators(name: str, device: torch.device) -> None:
-    from ext import build, ops  # here: without a compiler everything else still works
+def build_operators(layer: Layer, name: str) -> None:
+    """Build the native library that variant `name` of a layer needs, where it needs one and it is yet to be built.
+
+    Making the variant would do it too; done before, what compiling took once is not counted as what making takes.
+    """
+    from ext import build
+
+    if _needs_library(layer, name):
+        with suppress(build.BuildError):  # making it says why
+            build.build(which=_library(name))
+
+
+def _needs_library(layer: Layer, name: str) -> bool:
+    return name in _BOUND and name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::")
+
+
+def _library(name: str) -> Any:
+    from ext import build  # here: without a compiler everything else still works
 
     python = build.PYTHON
-    which = {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}[name]
+    return {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}[name]
+
+
+def _load_operators(name: str, device: torch.device) -> None:
+    from ext import build, ops
+
+    which = _library(name)
     try:
         ops.load(which)
         reason = build.cuda_reason(which) if device.type == "cuda" else None  # known once built: nvcc may have failed

@@ -24,6 +24,7 @@ from runs import case, ok
 
 from bench import cli
 from bench.formats import verdicts
+from bench.formats.cells import names
 from bench.gating import ab, arms, gate, gaterun
 from bench.gating.ab import Effort, Ran, Shot
 from bench.gating.arms import Arm
@@ -440,7 +441,7 @@ def test_cases_are_named_by_what_tells_them_apart() -> None:
     ids = [case("shift", variant, direction, k=3, length=length).id for variant, direction, length in
            (("eager", "forward", 8), ("native", "forward", 8), ("eager", "backward", 16))]  # fmt: skip
     ids += [case("a/b.py:MINE", n=1).id, "no id at all"]
-    assert list(verdicts.names([Line(name, Result.OK) for name in ids]).values()) == [
+    assert list(names(ids).values()) == [
         "shift length=8 forward eager",
         "shift length=8 forward native",
         "shift length=16 backward eager",
@@ -581,6 +582,35 @@ def test_cases_gone_from_the_suite_since_the_old_revision_are_no_pass(repository
     assert re.fullmatch(r"in the suite of HEAD~1 \(\w+\), not in this one", gone.reason)
     assert cli.command([*arguments, "--allow-dropped"]) != 4
     assert cli.command([*arguments, "--only", "WORK"]) != 4
+
+
+def test_a_suite_that_names_its_layers_by_file_loses_none_where_it_is_run_from_the_root(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [{"layer": "mine.py:STILL", "axes": {"threads": 1, "direction": "inference"}}]
+    (repository / "theirs.yaml").write_text(json.dumps({"policy": POLICY, "groups": groups}), encoding="utf-8")
+    commit(repository)
+    commit(repository, other="")
+    monkeypatch.chdir(repository)
+    out = repository.parent / "out"
+    assert cli.command(["gate", "--suite", "theirs.yaml", "--against", "HEAD~1", "--out", str(out)]) == 0
+    found = msgspec.json.decode((out / "gate.json").read_bytes(), type=Report)
+    assert [line.case.partition("[")[0] for line in found.lines] == ["mine.py:STILL"]
+
+
+def test_a_refused_gate_leaves_no_folder_and_an_uncommitted_layer_is_named(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = repository.parent / "out"
+    arguments = ["gate", "--suite", str(suite_file(repository, "STILL")), "--out", str(out), "--against"]
+    assert cli.command([*arguments, "nonsense"]) == 2
+    assert not out.exists()
+    git(repository, "rm", "-q", "--cached", "mine.py")
+    capsys.readouterr()
+    assert cli.command([*arguments, "HEAD"]) == 2
+    assert "mine.py: is not in its git repository yet (git add and commit it" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_each_arm_runs_its_own_copy_of_a_users_package(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,13 @@ def _lines(path: Path) -> int:
         (["report", "missing"], "cannot read it"),
         (["compare", "missing", "missing"], "cannot read it"),
         (["list", "everything"], "cannot list 'everything'"),
+        (["run", "--resume", "folder", "configs/shift.yaml"], "--resume: goes on with the suite and folder of its run"),
+        (
+            ["run", "swish.py"],
+            "swish.py: a layer's code is no suite (write a YAML file with a group of `layer: swish.py",
+        ),
+        (["report", "results/h200"], "the newest run there is results/h200/"),
+        (["history", "results/h200", "--only", "nonsense"], "no case has 'nonsense' in its id (ids look like "),
         (["nonsense"], "No such command"),
         (["run", "--nonsense"], "No such option"),
     ],

@@ -1,4 +1,5 @@
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -211,6 +212,42 @@ def test_torchscript_reads_a_loop_over_a_growing_list_differently_which_only_a_c
     (x,) = eager.inputs
     assert torch.equal(eager.call(x), x + 1 + 1)
     assert torch.equal(scripted.call(x), x + 1)
+
+
+@pytest.mark.parametrize("drawn", [torch.ones(3), [torch.ones(3), 4], None])
+def test_inputs_that_are_no_tuple_of_tensors_are_said_to_be_so(drawn: Any) -> None:
+    with pytest.raises(TypeError, match="not a tuple of tensors: return \\(x,\\) for one"):
+        variants.draw(lambda generator: drawn, {}, seed=0, dtype=torch.float32, device="cpu")
+
+
+def test_a_layer_in_a_file_of_ones_own_can_be_scripted_saved_and_pickled(tmp_path: Path) -> None:
+    (tmp_path / "my layer.py").write_text(MINE, encoding="utf-8")
+    layer = layers.load(f"{tmp_path / 'my layer.py'}:MINE")
+    made = variants.make(layer, "jit_script", {}, dtype=torch.float32, device="cpu", seed=0)
+    made.call.save(str(tmp_path / "model.pt"))  # type: ignore[attr-defined]
+    assert torch.equal(torch.jit.load(str(tmp_path / "model.pt"))(*made.inputs), made.call(*made.inputs))
+    module = layer.versions["eager"]()
+    assert torch.equal(pickle.loads(pickle.dumps(module))(*made.inputs), module(*made.inputs))
+
+
+MINE = """
+import torch
+from layers import Layer
+
+class Mine(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+MINE = Layer("mine", {"eager": Mine}, lambda generator: (torch.ones(3),))
+"""
+
+
+def test_compiling_the_operators_is_not_part_of_making_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[build.Library] = []
+    monkeypatch.setattr(build, "build", lambda progress=None, which=build.OPS: built.append(which))
+    for name in ("eager", "custom_op", "stable_abi", "native"):
+        variants.build_operators(layers.load("shift"), name)
+    assert built == [build.OPS, build.STABLE]
 
 
 def test_warnings_of_the_layers_own_still_reach_the_user() -> None:

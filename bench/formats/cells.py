@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.model import Run, Status, Verdict
@@ -67,7 +68,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         found.append(Column("pays after", _pays_after))
     if any(row.ok for row in rows):
         found.append(Column("rounds", _rounds))
-    return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call"))]
+    told = {name for row in rows for name, reading in row.readings.items() if any(reading.metric.lows)}
+    return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call") and name in told)]
 
 
 def _metric(name: str) -> Column:
@@ -217,3 +219,21 @@ def one_line(text: str, most: int = 0) -> str:
     """Text with its line breaks closed up, cut to `most` characters (0: all) with an ellipsis."""
     text = " ".join(text.split())
     return f"{text[: most - 1]}…" if 0 < most < len(text) else text
+
+
+# A case's id: layer[parameters]/dtype/device/threads/direction/variant
+_ID = re.compile(r"(.+)\[(.*)\]/([^/]+)/([^/]+)/([^/]+)/([^/]+)/([^/]+)")
+
+
+def names(ids: Iterable[str]) -> dict[str, str]:
+    """Case ids as short as they can be told apart within these: what all cases of a layer share is left out."""
+    shown = {case: case for case in ids}
+    split = {case: found.groups() for case in shown if (found := _ID.fullmatch(case))}
+    for layer in dict.fromkeys(parts[0] for parts in split.values()):
+        own = {case: parts for case, parts in split.items() if parts[0] == layer}
+        tokens = {case: [*parts[1].split(","), *parts[2:5]] for case, parts in own.items()}
+        common = set.intersection(*map(set, tokens.values()))
+        for case, parts in own.items():
+            rest = [token for token in tokens[case] if token not in common]
+            shown[case] = " ".join([layer.rpartition("/")[2], *rest, *parts[5:]])
+    return shown if len(set(shown.values())) == len(shown) else {case: case for case in shown}

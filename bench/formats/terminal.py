@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,8 +13,21 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from bench.formats.cells import TONES, Column, cautions, columns, headline, legend, machine, one_line, remark, speedup
-from bench.model import Measurement, Run
+from bench.formats.cells import (
+    TONES,
+    Column,
+    cautions,
+    columns,
+    headline,
+    legend,
+    machine,
+    names,
+    one_line,
+    remark,
+    speedup,
+)
+from bench.formats.verdicts import ENDINGS
+from bench.model import Measurement, Run, Status
 from bench.rows import MISSING, BlockView, Row, checked_summary, view
 from bench.table import Change
 from bench.units import show
@@ -35,17 +49,34 @@ def render_comparison(changes: Sequence[Change]) -> RenderableType:
     table.add_column("case", overflow="fold", ratio=1)
     for title in ("old", "new", "speed-up", "verdict"):
         table.add_column(title, justify="right", no_wrap=True)
-    footnotes = list(dict.fromkeys(f"{change.case.id}: {text}" for change in changes for text in change.warnings))
-    for change in changes:
-        marks = [footnotes.index(f"{change.case.id}: {text}") + 1 for text in change.warnings]
-        table.add_row(*_change_cells(change, marks))
-    skipped = [Text(f"{change.case.id}: {one_line(change.why, _REASON)}", "yellow") for change in changes if change.why]
+    idle = Counter(change.new.reason for change in changes if change.new and _skipped_in_both(change))
+    shown = [change for change in changes if not _skipped_in_both(change)]
+    short = names(change.case.id for change in shown)
+    footnotes = list(dict.fromkeys(f"{short[change.case.id]}: {text}" for change in shown for text in change.warnings))
+    for change in shown:
+        name = short[change.case.id]
+        marks = [footnotes.index(f"{name}: {text}") + 1 for text in change.warnings]
+        table.add_row(*_change_cells(change, name, marks))
+    doubts = [f"{short[change.case.id]}: {one_line(change.why, _REASON)}" for change in shown if change.why]
+    doubts += [f"{count} skipped in both: {one_line(reason, _REASON)}" for reason, count in idle.items()]
     words = Text("speed-up: old time / new time, above 1 is faster; runs share no rounds, so it is less sure", "dim")
-    return Group(table, *skipped, *_footnotes(footnotes), words)
+    return Group(table, *(Text(text, "yellow") for text in doubts), *_footnotes(footnotes), words)
 
 
-def _change_cells(change: Change, marks: list[int]) -> list[Text]:
-    name = change.case.id if change.metric == "latency" else f"{change.case.id} ({change.metric})"
+def comparison_summary(changes: Sequence[Change], code: int) -> Text:
+    """What the exit code means, and how many verdicts there are of each kind."""
+    found = Counter(str(change.comparison.verdict) if change.comparison else "not compared" for change in changes)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(found.items()))
+    return Text(f"{ENDINGS[code]}: {counts or 'no cases'}", "green" if code == 0 else "bold red")
+
+
+def _skipped_in_both(change: Change) -> bool:
+    new, old = change.new, change.old
+    return bool(new and old and new.status is old.status is Status.SKIPPED and new.reason == old.reason)
+
+
+def _change_cells(change: Change, name: str, marks: list[int]) -> list[Text]:
+    name = name if change.metric == "latency" else f"{name} ({change.metric})"
     cells = [Text(name + _marks(marks)), *(_centre(one, change.metric) for one in (change.old, change.new))]
     if change.comparison is None:
         return [*cells, Text(""), Text("n/a", "yellow")]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.formats.look import GREY, Look, heading, is_wide, looks, picture, scale
 from bench.history import History, Series
-from bench.rows import facts
+from bench.rows import facts, named, varying
 from bench.units import percent, show
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -84,11 +84,14 @@ def _picture(
     columns = 1 if len(settings) == 1 else 2
     used = {series.case.variant for group in settings.values() for series in group}
     key = {name: look for name, look in variants.items() if name in used}
-    foot = f"median of each run; line: a step, with its change; {history.machine}"
+    cases = [facts(group[0].case) for group in settings.values()]
+    apart = varying(cases)
+    common = ", ".join(text for name, text in cases[0].items() if name not in apart)
+    foot = f"{common}; median of each run; line: a step, with its change; {history.machine}"
     heights = [2.0] * math.ceil(len(settings) / columns)
     figure, axes = picture(title, foot, len(settings), columns, heights, key)
     for panel, group in zip(axes, settings.values(), strict=True):
-        heading(panel, ", ".join(facts(group[0].case).values()), columns, 8)
+        heading(panel, ", ".join(named(group[0].case, apart)), columns, 8)
         _panel(panel, group, variants)
     return figure
 
@@ -110,7 +113,9 @@ def _panel(axes: Axes, group: Sequence[Series], variants: Mapping[str, Look]) ->
             text = axes.annotate(_percent(step.change), change, offset, textcoords="offset points", fontsize=8)
             text.set_color(colour)
     ends = sorted({0, len(dates) - 1})
-    axes.set_xticks(ends, [dates[end][:10] for end in ends], color=GREY)
+    days = [dates[end][:10] for end in ends]
+    labels = days if len(set(days)) == len(days) else [dates[end][:16].replace("T", " ") for end in ends]
+    axes.set_xticks(ends, labels, color=GREY)
     axes.set_xlim(-0.5, len(dates) - 0.5)
 
 

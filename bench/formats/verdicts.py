@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bench.formats.cells import one_line
+from bench.formats.cells import names, one_line
 from bench.formats.files import replace_file
 from bench.formats.markdown import escape
 from bench.formats.markdown import line as table_line
@@ -37,8 +36,6 @@ MARKS = {
     Result.INCONCLUSIVE: "🟡",
     Result.IMPROVED: "🟢",
 }
-# A case's id: layer[parameters]/dtype/device/threads/direction/variant
-_ID = re.compile(r"(.+)\[(.*)\]/([^/]+)/([^/]+)/([^/]+)/([^/]+)/([^/]+)")
 ENDINGS = {
     0: "pass: nothing is slower",
     1: "fail: something is slower or broken",
@@ -50,7 +47,7 @@ ENDINGS = {
 def render(report: Report) -> RenderableType:
     """A line a case, what needs explaining below, then the ending."""
     shown = _shown(report)
-    short = names(report.lines)
+    short = names([line.case for line in report.lines])
     metrics = _metrics(report)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("case", overflow="fold", ratio=1)
@@ -141,7 +138,7 @@ def remarks(report: Report) -> Iterator[str]:
     """What needs more words than a cell has."""
     if report.whole and report.whole.result is not Result.OK:
         yield f"the whole suite {report.whole.result}: {_change(report.whole)} in what all cases have in common"
-    short, beside = names(report.lines), list[float]()
+    short, beside = names([line.case for line in report.lines]), list[float]()
     for line in report.lines:
         if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED):
             yield f"{short[line.case]}: {one_line(line.reason)[:240]}"
@@ -167,20 +164,6 @@ def _doubt(entry: Entry) -> str:
 def _canaries(report: Report) -> str:
     entries = [entry for line in report.canaries for entry in line.entries]
     return f"canaries, the same code on both sides: {', '.join(map(_change, entries))}"
-
-
-def names(lines: Sequence[Line]) -> dict[str, str]:
-    """Case ids as short as they can be told apart within these lines: what all cases of a layer share is left out."""
-    split = {line.case: found.groups() for line in lines if (found := _ID.fullmatch(line.case))}
-    shown = {line.case: line.case for line in lines}
-    for layer in dict.fromkeys(parts[0] for parts in split.values()):
-        own = {case: parts for case, parts in split.items() if parts[0] == layer}
-        tokens = {case: [*parts[1].split(","), *parts[2:5]] for case, parts in own.items()}
-        common = set.intersection(*map(set, tokens.values()))
-        for case, parts in own.items():
-            rest = [token for token in tokens[case] if token not in common]
-            shown[case] = " ".join([layer.rpartition("/")[2], *rest, *parts[5:]])
-    return shown if len(set(shown.values())) == len(shown) else {line.case: line.case for line in lines}
 
 
 def _change(entry: Entry | None) -> str:
@@ -215,7 +198,7 @@ def _worst(report: Report) -> Result:
 
 
 def _table(report: Report, lines: tuple[Line, ...] | list[Line]) -> Iterator[str]:
-    metrics, short = _metrics(report), names(report.lines)
+    metrics, short = _metrics(report), names([line.case for line in report.lines])
     yield table_line(
         ["case", *(f"{name}" for metric in metrics for name in (f"{metric}, old", "new", "change")), "verdict"]
     )

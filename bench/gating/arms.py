@@ -61,10 +61,12 @@ class Arm:
     def case(self, case: Case) -> Case:
         """The case with its layer looked for in this arm: names of modules stay, a path.py:NAME moves along."""
         source, _, attribute = case.layer.rpartition(":")
-        path = Path(source).resolve()
-        if not source.endswith(".py") or not path.is_relative_to(self.repository):
+        if not source.endswith(".py"):
             return case
-        return msgspec.structs.replace(case, layer=f"{self.root / path.relative_to(self.repository)}:{attribute}")
+        path = Path(source).resolve()
+        if path.is_relative_to(self.repository) and not path.is_relative_to(self.root):
+            path = self.root / path.relative_to(self.repository)
+        return msgspec.structs.replace(case, layer=f"{path}:{attribute}")
 
     def ran(self) -> dict[str, str]:
         """What this process has loaded of the arm: SHA-256 by file. Modules by their path below the root, native
@@ -216,9 +218,17 @@ def repository_of(files: Iterable[Path]) -> Path | None:
     return next(iter(homes), None)
 
 
+def checkout_of(folder: Path) -> Path | None:
+    """The git checkout that a folder lies in."""
+    try:
+        return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
+    except UserError:
+        return None
+
+
 def _home(file: Path) -> Path | None:
     try:  # known to git, not only inside: a virtual environment may lie in somebody's checkout
         git(file.parent, "ls-files", "--error-unmatch", str(file))
-        return Path(git(file.parent, "rev-parse", "--show-toplevel")).resolve()
     except UserError:
         return None
+    return checkout_of(file.parent)

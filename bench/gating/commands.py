@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,6 +92,10 @@ def gate(
     except KeyboardInterrupt:
         err.print(f"interrupted: what was measured is in {place / gaterun.FILE}")
         leave(Exit.INTERRUPTED)
+    except UserError:
+        with suppress(OSError):  # not where something is in it
+            place.rmdir()
+        raise
     _show(report, place)
     leave(report.exit)
 
@@ -142,10 +147,11 @@ def _dropped(suite: Suite, file: Path, old: Arm, only: list[str]) -> tuple[Line,
     if before is None or not before.is_file():
         return ()
     try:
-        names = [name.replace(str(old.root), str(old.repository)) for name in load_suite(str(before)).cases()]
+        then = [old.case(planned.case).id for planned in load_suite(str(before)).cases().values()]
     except UserError as error:
         return (Line(str(file), Result.LOST, f"the suite as {old.label} has it: {error}"),)
-    gone = [name for name in names if name not in suite.cases() and all(text in name for text in only)]
+    now = {old.case(planned.case).id for planned in suite.cases().values()}
+    gone = [name.replace(f"{old.root}/", "") for name in then if name not in now and all(text in name for text in only)]
     return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one") for name in gone)
 
 
@@ -190,6 +196,9 @@ def _repository(suite: Suite, given: Path | None) -> Path:
     own = [name for name in names if ":" in name]
     files = [file for name in own or names if (file := arms.layer_file(name))]
     found = arms.repository_of(files)
+    if found is None and files and arms.checkout_of(files[0].parent):
+        remedy = "git add and commit it: a gate compares revisions"
+        raise UserError("is not in its git repository yet", place=str(files[0]), remedy=remedy)
     if found is None:
         raise UserError(
             f"no git repository holds {files[0] if files else 'the layers'}", remedy="say which with --repo"
