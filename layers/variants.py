@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -153,6 +154,7 @@ class Made:
     inputs  the seeded inputs
     state   the weights as float64 on the CPU, for the reference
     notes   what the conversion had to say: deprecation, tracer warnings
+    built   seconds that compiling a native library of ours took, which making it again would not
     """
 
     call: Call
@@ -160,6 +162,7 @@ class Made:
     inputs: Inputs
     state: dict[str, Tensor]
     notes: tuple[str, ...]
+    built: float = 0.0
 
 
 def make(
@@ -176,6 +179,7 @@ def make(
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
     params = complete(layer, params)
+    built = _build_operators(layer, name)
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
@@ -191,7 +195,7 @@ def make(
         module = call
     if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
-    return Made(call, module, inputs, state, tuple(notes))
+    return Made(call, module, inputs, state, tuple(notes), built)
 
 
 def complete(layer: Layer, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,16 +254,15 @@ def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, i
     return hand_written(layer, name, params, module, inputs)
 
 
-def build_operators(layer: Layer, name: str) -> None:
-    """Build the native library that variant `name` of a layer needs, where it needs one and it is yet to be built.
-
-    Making the variant would do it too; done before, what compiling took once is not counted as what making takes.
-    """
+def _build_operators(layer: Layer, name: str) -> float:
+    """Build the native library that variant `name` needs, where it needs one that is yet to be built; the seconds."""
     from ext import build
 
+    start = time.perf_counter()
     if _needs_library(layer, name):
-        with suppress(build.BuildError):  # making it says why
+        with suppress(build.BuildError):  # loading it says why
             build.build(which=_library(name))
+    return time.perf_counter() - start
 
 
 def _needs_library(layer: Layer, name: str) -> bool:

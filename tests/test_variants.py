@@ -2,6 +2,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -242,12 +243,17 @@ MINE = Layer("mine", {"eager": Mine}, lambda generator: (torch.ones(3),))
 """
 
 
-def test_compiling_the_operators_is_not_part_of_making_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_long_compiling_the_operators_took_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[build.Library] = []
-    monkeypatch.setattr(build, "build", lambda progress=None, which=build.OPS: built.append(which))
-    for name in ("eager", "custom_op", "stable_abi", "native"):
-        variants.build_operators(layers.load("shift"), name)
+
+    def compile_them(progress: object = None, which: build.Library = build.OPS) -> None:
+        built.append(which)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(build, "build", compile_them)
+    taken = {name: make("shift", name).built for name in ("eager", "custom_op", "stable_abi", "native")}
     assert built == [build.OPS, build.STABLE]
+    assert [seconds >= 0.05 for seconds in taken.values()] == [False, True, True, False]
 
 
 def test_warnings_of_the_layers_own_still_reach_the_user() -> None:
