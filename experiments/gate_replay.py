@@ -5,10 +5,10 @@
     python -m experiments.gate_replay             # replay what was recorded, and print the tables
 
 Recordings are gate.jsonl files in results/experiments/gate: `aa` on a busy machine, `aa-quiet` on a quiet one before
-outputs kept their place, and two of an H200, a part of a run each. A replayed suite draws stretches of four consecutive
-generations, each at most once, so that drift and what neighbours had in common stay; in each stretch the arms of an A/A
-may be swapped, since they are the same code. Power comes from planted work that was really done, and for more kinds
-of noise from the A/A pairs with the logarithm of the slow-down added.
+outputs kept their place, and those of an H200, where gates were run. A replayed suite draws stretches of four
+consecutive generations, each at most once, so that drift and what neighbours had in common stay; in each stretch the
+arms of an A/A may be swapped, since they are the same code. Power comes from planted work that was really done, and for
+more kinds of noise from the A/A pairs with the logarithm of the slow-down added.
 """
 
 from __future__ import annotations

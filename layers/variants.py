@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from layers import Inputs, Layer, Unavailable, seeded, shipping
+
+if TYPE_CHECKING:
+    from ext import build
 
 Call = Callable[..., Tensor]
 VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
@@ -34,8 +37,6 @@ SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
 STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
 
 TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
-
-_BOUND = frozenset({"custom_op", "custom_op_py", "stable_abi", "pybind"})  # variants on a native library of ours
 
 DEPRECATED = "TorchScript is deprecated in PyTorch, which points to torch.compile and torch.export"
 
@@ -249,37 +250,35 @@ def _require_compiler(who: str) -> None:
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
     """The hand-written version on one of our native libraries; a layer with another operator loads it itself."""
-    if _needs_library(layer, name):
-        _load_operators(name, inputs[0].device)
+    if which := _library(layer, name):
+        _load_operators(which, inputs[0].device)
     return hand_written(layer, name, params, module, inputs)
 
 
+def _library(layer: Layer, name: str) -> build.Library | None:
+    """The native library of ours that variant `name` of a layer is on, if it is on one."""
+    from ext import build  # here: without a compiler everything else still works
+
+    if name not in layer.versions or layer.op is None or not layer.op.startswith("layerbench::"):
+        return None
+    python = build.PYTHON
+    return {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}.get(name)
+
+
 def _build_operators(layer: Layer, name: str) -> float:
-    """Build the native library that variant `name` needs, where it needs one that is yet to be built; the seconds."""
+    """Build the native library of variant `name`, where it is on one that is yet to be built; the seconds."""
     from ext import build
 
     start = time.perf_counter()
-    if _needs_library(layer, name):
+    if which := _library(layer, name):
         with suppress(build.BuildError):  # loading it says why
-            build.build(which=_library(name))
+            build.build(which=which)
     return time.perf_counter() - start
 
 
-def _needs_library(layer: Layer, name: str) -> bool:
-    return name in _BOUND and name in layer.versions and layer.op is not None and layer.op.startswith("layerbench::")
-
-
-def _library(name: str) -> Any:
-    from ext import build  # here: without a compiler everything else still works
-
-    python = build.PYTHON
-    return {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}[name]
-
-
-def _load_operators(name: str, device: torch.device) -> None:
+def _load_operators(which: build.Library, device: torch.device) -> None:
     from ext import build, ops
 
-    which = _library(name)
     try:
         ops.load(which)
         reason = build.cuda_reason(which) if device.type == "cuda" else None  # known once built: nvcc may have failed

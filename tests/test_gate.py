@@ -242,6 +242,7 @@ def test_an_interrupt_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch)
     pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15), Path("/log"))
     with pytest.raises(KeyboardInterrupt):
         list(pairs.check([case()]))
+    assert killed.is_set()
 
 
 def test_slots_of_a_case_measured_twice_all_count() -> None:

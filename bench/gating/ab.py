@@ -234,9 +234,12 @@ class Pairs:
     def _at_once(self, workers: Workers, request: Callable[[Arm], Request]) -> list[tuple[Arm, Answer]]:
         """The answers of all arms, which work side by side: never where anything is timed."""
         with ThreadPoolExecutor(len(self.arms)) as pool:
-            return list(
-                zip(self.arms, pool.map(lambda arm: self._ask(workers, arm, request(arm)), self.arms), strict=True)
-            )
+            answers = pool.map(lambda arm: self._ask(workers, arm, request(arm)), self.arms)
+            try:
+                return list(zip(self.arms, answers, strict=True))
+            except BaseException:  # Ctrl-C: the threads end when their workers do
+                workers.kill()
+                raise
 
     def _ask(self, workers: Workers, arm: Arm, request: Request) -> Answer:
         try:

@@ -169,10 +169,11 @@ def git(repository: Path, *arguments: str, remedy: str = "") -> str:
 def changes(old: Arm, new: Arm) -> list[str]:
     """The files, by their names in the repository, in which two arms differ; of a working tree those that git does not
     know yet too, after the others."""
-    if new.root != new.repository:
-        return git(old.repository, "diff", "--name-only", "-z", old.commit, new.commit).split("\0")[:-1]
-    known = git(old.repository, "diff", "--name-only", "-z", old.commit).split("\0")[:-1]
-    return known + git(old.repository, "ls-files", "--others", "--exclude-standard", "-z").split("\0")[:-1]
+    until = () if new.root == new.repository else (new.commit,)
+    names = git(old.repository, "diff", "--name-only", "-z", old.commit, *until)
+    if not until:
+        names += git(old.repository, "ls-files", "--others", "--exclude-standard", "-z")
+    return names.split("\0")[:-1]  # each ends with one
 
 
 def inert(name: str) -> bool:
