@@ -60,6 +60,31 @@ class ProductMore(Product):
         return (x @ self.weight)[: self.n]
 
 
+class Chain(nn.Module):
+    """Some small kernels in a row, for which launching decides."""
+
+    def __init__(self, launches: int) -> None:
+        super().__init__()
+        self.launches = launches
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.launches):
+            x = -x
+        return x
+
+
+class ChainMore(Chain):
+    """5 % more of them; an even number, so the same answer."""
+
+    def __init__(self, launches: int) -> None:
+        super().__init__(2 * round(launches * EXTRA / 2))
+
+
+def short(generator: Generator, **_: int) -> Inputs:
+    """One (1024,)."""
+    return (torch.randn(1024, generator=generator),)
+
+
 def vector(generator: Generator, *, n: int) -> Inputs:
     """One (1.05 n,)."""
     return (torch.randn(round(n * EXTRA), generator=generator),)
@@ -81,6 +106,12 @@ PRODUCT = Layer(
     {"eager": Product, **dict.fromkeys(SAME, Product), "more": ProductMore},
     inputs=matrix,
     defaults={"n": 1280, "k": 512},
+)
+CHAIN = Layer(
+    "chain",
+    {"eager": Chain, **dict.fromkeys(SAME, Chain), "more": ChainMore},
+    inputs=short,
+    defaults={"launches": 120},
 )
 
 

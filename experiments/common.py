@@ -89,9 +89,9 @@ def fresh(allocator: str) -> ProcessPoolExecutor:
 class Sampler:
     """One case in this process as a worker holds it, from warm-up to its number."""
 
-    def __init__(self, case: Case, policy: Policy) -> None:
+    def __init__(self, case: Case, policy: Policy, metrics: tuple[str, ...] = ()) -> None:
         self.policy, self.turns = policy, 0
-        self.session = Session(case, policy)
+        self.session = Session(case, policy, metrics)
         self.session.warm_up()
 
     def turn(self) -> dict[str, tuple[float, ...]]:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from layers import Inputs, Layer, Unavailable, seeded, shipping
+from layers.graphed import graphed
 
 if TYPE_CHECKING:
     from ext import build
@@ -135,6 +136,24 @@ def native(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inpu
     return hand_written(layer, "native", params, module, inputs)
 
 
+@variant
+def eager_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The eager module replayed as CUDA graphs (torch.cuda.make_graphed_callables)."""
+    return graphed(module, inputs[0].device)
+
+
+@variant
+def native_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The native variant replayed as CUDA graphs."""
+    return graphed(hand_written(layer, "native", params, module, inputs), inputs[0].device)
+
+
+@variant
+def custom_op_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
+    """The custom_op variant replayed as CUDA graphs."""
+    return graphed(_bound(layer, "custom_op", params, module, inputs), inputs[0].device)
+
+
 def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
     """The layer's own version `name` with the weights, device and dtype of `module`. Unavailable if it has none."""
     if name not in layer.versions:
@@ -180,7 +199,7 @@ def make(
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
     params = complete(layer, params)
-    built = _build_operators(layer, name)
+    built = _build_operators(layer, name.removesuffix("_graph"))
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too

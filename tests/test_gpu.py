@@ -15,6 +15,7 @@ from bench.clocks.cuda import EventTimer, GraphTimer
 from bench.clocks.cupti import CuptiTimer
 from bench.clocks.flush import L2Flush
 from bench.clocks.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
+from bench.clocks.stream import quickest
 from bench.clocks.timer import ClockUnavailable, Timer
 from bench.clocks.timers import timers_for
 from bench.model import load_run
@@ -113,6 +114,34 @@ def test_the_clocks_agree_on_a_shift(size: int) -> None:
     work = Work(lambda: torch.ops.layerbench.shift(x, 5))
     readings = {name: low(clock(name), work, 10) for name in CLOCKS}
     assert max(readings.values()) - min(readings.values()) < max(0.05 * min(readings.values()), 0.7e-6), readings
+
+
+def test_device_time_is_taken_on_a_stream_that_is_the_quickest_for_all_clocks_of_a_process(spin: Spin) -> None:
+    assert quickest(DEVICE) is quickest(DEVICE)
+    assert quickest(DEVICE) != torch.cuda.default_stream(DEVICE)
+    seen = []
+    clock("events").window(Work(lambda: seen.append(torch.cuda.current_stream(DEVICE))), 3)
+    assert set(seen) == {quickest(DEVICE)}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_call_on_the_default_stream_whatever_is_current_is_timed_there_and_told(spin: Spin, fresh: bool) -> None:
+    spin_work, truth = spin.work(20e-6), spin.seconds(20e-6)
+
+    def on_default() -> None:
+        with torch.cuda.stream(torch.cuda.default_stream(DEVICE)):
+            spin_work()
+
+    timer = clock("events")
+    assert low(timer, Work(on_default, fresh=fresh)) == pytest.approx(truth, abs=max(0.03 * truth, 0.5e-6))
+    assert ["launches work on the default stream" in doubt for doubt in timer.doubts] == [True]
+
+
+def test_work_that_fills_the_memory_is_not_taken_for_work_on_the_default_stream() -> None:
+    x, timer = torch.randn(64 << 20, device=DEVICE), clock("events")
+    for _ in range(3):
+        timer.window(Work(lambda: x * 2), 3)
+    assert timer.doubts == ()
 
 
 def test_our_hold_is_used_where_the_library_is_built() -> None:

@@ -45,7 +45,9 @@ TABLE: dict[str, set[str]] = {
     "bench.clocks.timer": may(),
     "bench.clocks.host": may("clocks.timer"),
     "bench.clocks.timers": may("clocks.cuda clocks.cupti clocks.flush clocks.host clocks.timer", "torch"),
-    "bench.clocks.cuda": may("clocks.hold clocks.timer", "torch"),
+    "bench.clocks.stopwatch": may("clocks.hold clocks.timer"),
+    "bench.clocks.stream": may("clocks.hold clocks.stopwatch clocks.timer", "torch"),
+    "bench.clocks.cuda": may("clocks.hold clocks.stopwatch clocks.stream clocks.timer", "torch"),
     "bench.clocks.cupti": may("clocks.hold clocks.timer", "torch"),
     "bench.measure": may("clocks.timer model"),
     "bench.machine.memory": may("clocks.flush machine.facts", "torch"),
@@ -140,8 +142,9 @@ LAZY: dict[str, set[str]] = {
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = may(
-    "check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.timers doctor.probes gating.counted "
-    "machine.memory measure portable profile pytest_suite remote selftest_layers session task worker"
+    "check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.stopwatch clocks.stream clocks.timers "
+    "doctor.probes gating.counted machine.memory measure portable profile pytest_suite remote selftest_layers session "
+    "task worker"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from bench.clocks.cuda import EventTimer, GraphTimer
 from bench.clocks.cupti import CuptiTimer, Recorder, covered, recorder
 from bench.clocks.flush import L2Flush, last_level_cache
 from bench.clocks.host import DispatchTimer, HostTimer, ThroughputTimer
+from bench.clocks.stream import ignores
 from bench.clocks.timer import ClockUnavailable
 from bench.clocks.timers import timers_for
 
@@ -196,6 +198,22 @@ def test_short_work_all_of_it_on_a_side_stream_is_doubted_too() -> None:
     timer = events(gpu)
     assert timer.window(GpuWork(lambda: gpu.launch_aside(2e-6)), 20) == pytest.approx(0, abs=1e-8)
     assert ["next to nothing ran on the current stream" in doubt for doubt in timer.doubts] == [True]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_call_that_puts_work_on_the_default_stream_whatever_is_current_is_found(fresh: bool) -> None:
+    gpu = FakeGpu()
+    prepare = (lambda: gpu.launch(0.001)) if fresh else None
+    assert ignores(GpuWork(lambda: gpu.launch(1e-6), prepare), nullcontext, gpu)
+    assert ignores(
+        GpuWork(in_turn(lambda: gpu.launch_aside(0.001), lambda: gpu.launch(1e-6)), prepare), nullcontext, gpu
+    )
+    assert not ignores(GpuWork(lambda: gpu.launch_aside(0.001), prepare), nullcontext, gpu)
+
+
+def test_a_call_that_waits_for_the_gpu_inside_is_not_taken_for_one_that_ignores_the_current_stream() -> None:
+    gpu = FakeGpu()
+    assert not ignores(GpuWork(in_turn(lambda: gpu.launch_aside(0.001), gpu.synchronise)), nullcontext, gpu)
 
 
 def test_where_every_launch_waits_the_clock_gives_up_holding_soon() -> None:

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import layers
+from bench import check
 from ext import build, ops
 from layers import Layer, Unavailable, variants
 from layers.variants import VARIANTS, Made
 
 ROOT = Path(__file__).parent.parent
+GRAPHS = ["eager_graph", "native_graph", "custom_op_graph"]
 BINDINGS = ["custom_op", "custom_op_py", "stable_abi", "pybind"]
 TORCHSCRIPT = ["script", "jit_script", "trace"]
 
@@ -60,7 +62,7 @@ for name in ("eager", "script", "jit_script", "trace", "native"):
 
 def test_every_variant_says_in_one_line_what_it_is() -> None:
     torch_own = ["eager", "script", "jit_script", "trace", "compile"]
-    assert list(VARIANTS) == [*torch_own, "script_cpp", "aoti_cpp", *BINDINGS, "native"]
+    assert list(VARIANTS) == [*torch_own, "script_cpp", "aoti_cpp", *BINDINGS, "native", *GRAPHS]
     for function in VARIANTS.values():
         assert (function.__doc__ or "").splitlines()[0].endswith(".")
 
@@ -93,6 +95,9 @@ def test_making_a_variant_leaves_random_state_threads_and_warning_filters_alone(
     before = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters), torch.is_grad_enabled()
     if variant == "pybind":
         make("shift", variant)
+    elif variant in GRAPHS:
+        with pytest.raises(Unavailable):
+            make("unfold_conv2d", variant, size=5, out_channels=2)
     else:
         make("unfold_conv2d", variant, size=5, out_channels=2)
     after = torch.get_rng_state(), torch.get_num_threads(), list(warnings.filters), torch.is_grad_enabled()
@@ -294,6 +299,35 @@ def test_operators_without_cuda_make_custom_op_unavailable_on_cuda(monkeypatch: 
     on_cuda: Any = (SimpleNamespace(device=torch.device("cuda")),)
     with pytest.raises(Unavailable, match="CPU-only torch"):
         VARIANTS["custom_op"](layers.load("shift"), {"k": 1}, nn.Identity(), on_cuda)
+
+
+@pytest.mark.parametrize("variant", GRAPHS)
+def test_cuda_graphs_are_unavailable_on_a_cpu(variant: str) -> None:
+    with pytest.raises(Unavailable, match="for CUDA devices"):
+        make("vecadd", variant)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", GRAPHS)
+@pytest.mark.parametrize("name", ["unfold_conv2d", "shift", "vecadd"])
+def test_a_graphed_variant_is_right_on_all_that_the_check_tries_and_runs_as_a_graph(
+    name: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    layer, device = layers.load(name), torch.device("cuda", 0)
+    made = variants.make(layer, variant, {}, dtype=torch.float32, device=device, seed=0)
+    reference = check.Reference.of(layer, dict(layer.defaults), made, device)
+    assert check.check(made, reference, variant=variant, dtype="float32", bound=5e-5, gradients=True) < 5e-5
+    inputs = tuple(x.clone() for x in made.inputs)
+    with torch.no_grad():
+        made.call(*inputs)
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        ) as profile:
+            made.call(*inputs)
+            torch.cuda.synchronize()
+    launched = {event.key for event in profile.key_averages() if event.key.startswith("cuda")}
+    assert "cudaGraphLaunch" in launched
 
 
 def test_unknown_names_are_lookup_errors_that_list_the_known_ones() -> None:
