@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from bench.model import Case, Run, UserError, run_file
+from bench.model import Case, Run, UserError, no_case, run_file
 from bench.rows import COMPARED, checked_summary
 from bench.stats import LEAST, Summary
 
@@ -87,8 +87,7 @@ def history(runs: Sequence[Run], machine: str = "", only: Sequence[str] = ()) ->
     series = list(_all_series(kept, newest.header.suite.policy.same_within))
     found = tuple(one for one in series if all(text in one.case.id for text in only))
     if series and not found:
-        remedy = f"ids look like {series[0].case.id}"
-        raise UserError(f"no case has {' and '.join(map(repr, only))} in its id", remedy=remedy)
+        raise no_case(only, series[0].case.id)
     return History(_machine(newest), len(kept), found, tuple(left_out))
 
 

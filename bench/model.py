@@ -154,6 +154,11 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return 0.01 if metric == "device" else 0.02
 
 
+def no_case(texts: Sequence[str], example: str) -> UserError:
+    """What to tell somebody who asked for the cases whose ids contain the texts, of which `example` is none."""
+    return UserError(f"no case has {' and '.join(map(repr, texts))} in its id", remedy=f"ids look like {example}")
+
+
 class Suite(msgspec.Struct, frozen=True):
     """A YAML suite as resolved: every block, every case."""
 
@@ -169,11 +174,7 @@ class Suite(msgspec.Struct, frozen=True):
         ]
         kept = tuple(block for block in blocks if block.cases)
         if not kept:
-            example = self.blocks[0].cases[0].case.id
-            raise UserError(
-                f"no case of {self.name} has {' and '.join(map(repr, texts))} in its id",
-                remedy=f"ids look like {example}",
-            )
+            raise no_case(texts, self.blocks[0].cases[0].case.id)
         return Suite(self.name, self.policy, kept)
 
     def cases(self) -> dict[str, Planned]:

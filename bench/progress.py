@@ -110,7 +110,7 @@ class TimeBar:
 
 def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str:
     """One checked case as rich markup; `expected` when its status is not the expected one."""
-    line = f"  {case.variant:<12}{prepared.status}"
+    line = _start(case) + prepared.status
     if prepared.error is not None:
         line += f"  error {error(prepared.error)}"
     if prepared.reason:
@@ -120,7 +120,7 @@ def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str
 
 def result_line(measurement: Measurement) -> str:
     """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`."""
-    name = f"  {measurement.case.variant:<12}"
+    name = _start(measurement.case)
     if measurement.status is not Status.OK:
         return f"{name}[red]{measurement.status}: {escape(measurement.reason.splitlines()[0])}[/]"
     parts = []
@@ -130,3 +130,7 @@ def result_line(measurement: Measurement) -> str:
             parts.append(f"{metric.name} {show(summary.centre, 's')} {spread(summary.half_width)}")
     warnings = f"  [yellow]{escape('; '.join(measurement.warnings))}[/]" if measurement.warnings else ""
     return name + "   ".join(parts) + warnings
+
+
+def _start(case: Case) -> str:
+    return f"  {escape(case.variant):<15} "  # custom_op_graph is the longest of ours

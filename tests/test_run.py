@@ -273,7 +273,7 @@ def test_only_part_of_a_suite_can_be_run(suite: Write, tmp_path: Path, capsys: p
     assert cli.command(["run", str(path), "--only", "LINEAR", "--only", "/forward/", "--out", str(folder)]) == 0
     assert [measurement.case.direction for measurement in load_run(folder).measurements] == ["forward", "forward"]
     assert cli.command(["run", str(path), "--only", "nothing"]) == 2
-    assert "no case of suite has 'nothing' in its id" in " ".join(capsys.readouterr().err.split())
+    assert "no case has 'nothing' in its id" in " ".join(capsys.readouterr().err.split())
 
 
 def test_workers_that_wait_end_by_themselves_and_tidy_up(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ class Column:
 
 def columns(rows: Sequence[Row]) -> list[Column]:
     """Columns to the right of the variant, most important first; only those that some row fills."""
-    names = list(metrics(rows))
-    found = [_metric(name) for name in COMPARED if name in names]
+    known = list(metrics(rows))
+    found = [_metric(name) for name in COMPARED if name in known]
     # That of latency always: it says what came of a case.
     found += [_speedup(name) for name in COMPARED if name == "latency" or any(row.comparison(name) for row in rows)]
     if any(row.error is not None for row in rows):
         found.append(Column("error", lambda row: error(row.error), lambda row: f"at most {error(row.bound) or 'n/a'}"))
-    if "first_call" in names:
+    if "first_call" in known:
         found.append(_metric("first_call"))
     if any(row.limit for row in rows):
         found.append(Column("limited by", lambda row: row.limit.split(":")[0], lambda row: row.limit))
@@ -69,7 +69,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     if any(row.ok for row in rows):
         found.append(Column("rounds", _rounds))
     told = {name for row in rows for name, reading in row.readings.items() if any(reading.metric.lows)}
-    return [*found, *(_metric(name) for name in names if name not in (*COMPARED, "first_call") and name in told)]
+    return [*found, *(_metric(name) for name in known if name not in (*COMPARED, "first_call") and name in told)]
 
 
 def _metric(name: str) -> Column:

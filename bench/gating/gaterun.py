@@ -96,18 +96,19 @@ def run(
         settled = _settled(suite, states)
         running = [case for case in cases if case.id not in settled]
         problems = [*_broken(canaries, states), *proof(pair, files, running)]
-        same = bool(running) and not identical and files["A"] == files["B"]
-        changed = arms.changes(*pair) if same else []
-        problems += mistaken(pair, files["B"], changed) if same else []
-        # A worker that died took with it what it had loaded.
-        idle = same and all(map(arms.inert, changed)) and not _failed(states)
-        parts = [_unchanged(running, files["B"])] if idle and not problems else []
-        measured = bool(running) and not problems and not idle
-        if measured and "instructions" in metrics:
-            parts.append(counted(running, suite.policy, pair, files, tell))
-        if measured and "latency" in metrics:
-            guards = [case for case in canaries if states[case.id]["A"].status is Status.OK]
-            parts.append(Times(pairs, record, tell, seconds, files, running, guards).part())
+        unlike, idle = _same(pair, files, states) if running and not identical else ([], False)
+        problems += unlike
+        parts = []
+        if problems or not running:
+            pass  # there is nothing to measure, or no sense in it
+        elif idle:
+            parts.append(_unchanged(running, files["B"]))
+        else:
+            if "instructions" in metrics:
+                parts.append(counted(running, suite.policy, pair, files, tell))
+            if "latency" in metrics:
+                guards = [case for case in canaries if states[case.id]["A"].status is Status.OK]
+                parts.append(Times(pairs, record, tell, seconds, files, running, guards).part())
     lines = [settled.get(case.id) or _merged(case.id, [part.lines[case.id] for part in parts]) for case in cases]
     return Report(
         suite=suite.name,
@@ -141,8 +142,14 @@ def _broken(canaries: Sequence[Case], states: States) -> list[str]:
     ]
 
 
-def _failed(states: States) -> bool:
-    return any(one.status is Status.FAILED for by_arm in states.values() for one in by_arm.values())
+def _same(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], states: States) -> tuple[list[str], bool]:
+    """Of arms that ran the same files: why they are no two revisions, and whether nothing that runs has changed."""
+    if files["A"] != files["B"]:
+        return [], False
+    changed = arms.changes(*pair)
+    # A worker that died took with it what it had loaded.
+    died = any(one.status is Status.FAILED for by_arm in states.values() for one in by_arm.values())
+    return mistaken(pair, files["B"], changed), all(map(arms.inert, changed)) and not died
 
 
 def _unchanged(cases: Sequence[Case], files: Mapping[str, str]) -> Part:
