@@ -81,8 +81,9 @@ TABLE: dict[str, set[str]] = {
     "bench.portability": may("model workers", "msgspec"),
     "bench.portable": may("", "layers", "torch"),
     "bench.stats": may("model", "numpy", "scipy"),
-    "bench.gating.instructions": may("gating.arms model workers"),
-    "bench.gating.counted": may("gating.instructions model session task worker", "layers", "msgspec", "torch"),
+    "bench.gating.orders": may("gating.arms model"),
+    "bench.gating.instructions": may("gating.arms gating.orders model workers"),
+    "bench.gating.counted": may("gating.orders model session task worker", "layers", "msgspec", "torch"),
     "bench.rows": may("model stats units"),
     "bench.history": may("model rows stats", "numpy", "scipy"),
     "bench.pytest_suite": may(

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import torch
 
-from bench.gating.instructions import Doing, Message, Order, Over
+from bench.gating.orders import Doing, Message, Order, Over
 from bench.model import Case, Policy, Status
 from bench.session import set_process_state
 from bench.task import Task

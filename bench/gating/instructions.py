@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.gating.arms import Arm
+from bench.gating.orders import Doing, Message, Order, Over, Ran
 from bench.model import Case, Policy, Status, UserError, Verdict
 from bench.workers import death
 
@@ -87,44 +88,6 @@ class Counts:
     def values(self) -> dict[str, int]:
         """Instructions of one call by case id, of the cases that have them."""
         return {name: one.value for name, one in self.cases.items() if one.status is Status.OK}
-
-
-@dataclass(frozen=True)
-class Order:
-    """What a process is to count, in which layout of memory. `helper` is the path of ext.callgrind's library."""
-
-    cases: tuple[Case, ...]
-    policy: Policy
-    arm: Arm | None
-    helper: str
-    layout: int
-
-
-@dataclass(frozen=True)
-class Doing:
-    """A process turns to this case of its order."""
-
-    number: int
-    what: str
-
-
-@dataclass(frozen=True)
-class Over:
-    """A case of the order is done with: counted, or not and why."""
-
-    number: int
-    status: Status
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What the process has loaded: the last that it says."""
-
-    files: Mapping[str, str]
-
-
-Message = Doing | Over | Ran
 
 
 def count(
