@@ -5,8 +5,7 @@ A speed without a passed check is no result. What is tried, and why, is in `_tri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model import Direction
+from bench.reference import Reference, relative_error, scale_of
 from bench.task import NoGradient, Task
-from layers import Inputs, Layer
+from layers import Inputs
 from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
 
 # Largest relative Frobenius error that passes. Sums of rounded products in the dtype itself stay under these on all
@@ -37,54 +37,9 @@ class Wrong(Exception):
         self.error = error
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The right answer for one layer and one set of weights, in float64 on the device."""
-
-    layer: Layer
-    params: dict[str, Any]
-    state: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, layer: Layer, params: dict[str, Any], made: Made, device: torch.device) -> Reference:
-        return cls(layer, params, {name: value.to(device) for name, value in made.state.items()})
-
-    def output(self, inputs: Sequence[Tensor]) -> Tensor:
-        return self.with_gradients(inputs, None)["output"]
-
-    def with_gradients(self, inputs: Sequence[Tensor], grad_output: Tensor | None) -> dict[str, Tensor]:
-        """`output` and, given the output's gradient, every gradient by the names of Task.leaves."""
-        wide = [_wide(x).requires_grad_(x.is_floating_point()) for x in inputs]
-        state = {name: _wide(value).requires_grad_(value.is_floating_point()) for name, value in self.state.items()}
-        with torch.enable_grad():
-            output = self._function()(state, *wide, **self.params)
-        results = {"output": output.detach()}
-        if grad_output is not None:
-            leaves = {f"input {i}": x for i, x in enumerate(wide)} | state
-            leaves = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-            gradients = torch.autograd.grad(output, list(leaves.values()), _wide(grad_output), allow_unused=True)
-            # Unused means that the output does not depend on it: a gradient of zero.
-            results |= {
-                name: torch.zeros_like(leaf) if gradient is None else gradient
-                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
-            }
-        return results
-
-    def _function(self) -> Callable[..., Tensor]:
-        if self.layer.reference is not None:
-            return self.layer.reference
-        module = self.layer.versions["eager"](**self.params).double()
-
-        def eager_in_float64(state: dict[str, Tensor], *inputs: Tensor, **_: Any) -> Tensor:
-            result: Tensor = torch.func.functional_call(module.to(inputs[0].device), state, inputs)
-            return result
-
-        return eager_in_float64
-
-
 def bound_for(dtype: str, *, tf32: bool) -> float:
-    """The largest relative error that passes for a dtype."""
-    return TF32_BOUND if tf32 and dtype == "float32" else BOUNDS[dtype]
+    """The largest relative error that passes for a dtype; integers are exact."""
+    return TF32_BOUND if tf32 and dtype == "float32" else BOUNDS.get(dtype, 0.0)
 
 
 def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: float, gradients: bool) -> float:
@@ -94,8 +49,14 @@ def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: 
     """
     worst = 0.0
     for label, inputs in _trials(reference, made, variant, dtype):
-        worst = max(worst, _try(made, reference, label, inputs, bound, gradients))
+        try:
+            worst = max(worst, _try(made, reference, label, inputs, bound, gradients))
+        except Exception as error:
+            if not isinstance(error, Wrong | NoGradient):
+                error.add_note(f"when the check tried {label}")
+            raise
     _keeps_its_output(made)
+    worst = max(worst, _reads_its_inputs(made, reference, dtype, bound))
     if variant in OPERATORS:
         _opcheck(made)
     return worst
@@ -105,7 +66,9 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
     """Check what the last timed call left: a layer can be right at first and wrong later. Raises Wrong."""
     output = task.output
     assert output is not None  # a timed task has been called
-    grad_output = task.grad_output if direction is Direction.BACKWARD else torch.full_like(output, 1 / output.numel())
+    grad_output = task.grad_output
+    if direction is not Direction.BACKWARD:
+        grad_output = torch.full_like(output, 1 / max(1, output.numel()))
     # float16 cannot hold 1/numel of a large output: its training gradients are rounding noise, rightly so.
     gradients = direction.needs_gradient and not (
         direction is Direction.FORWARD_BACKWARD and output.dtype is torch.float16
@@ -113,24 +76,28 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
     wanted = reference.with_gradients(task.inputs, grad_output if gradients else None)
     _compare(output, wanted["output"], "output after timing", bound)
     if gradients:
+        assert grad_output is not None  # a backward pass started from it
+        scale = scale_of(wanted, grad_output)
         for name, leaf in task.leaves().items():
-            if leaf.grad is None:
-                raise Wrong(f"no gradient of {name} after timing")
+            got = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad  # of what the output does not depend on
             allowed = bound if direction is Direction.BACKWARD else max(bound, CONSTANT_BOUND)
-            _compare(leaf.grad, wanted[name], f"gradient of {name} after timing", allowed)
+            _compare(got, wanted[name], f"gradient of {name} after timing", allowed, scale)
 
 
 def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:
     """Inputs that tell a right layer from one that is right by luck: other values, other signs (a trace bakes in its
-    branch), other strides, and the layer's own draws. A variant bound to a shape or to strides by its nature is
-    not tried on others: that is a question of portability, and for a compiled one costs a compilation each."""
+    branch; not where the reference has no answer), other strides, and the layer's own draws. A variant bound to a shape
+    or to strides by its nature is not tried on others: that is a question of portability, and for a compiled one
+    costs a compilation each."""
     layer, params, device = reference.layer, reference.params, made.inputs[0].device
     kind = getattr(torch, dtype)
     shapes = [x.shape for x in made.inputs]
     yield "the timed inputs", made.inputs
     second = draw(layer.inputs, params, seed=1, dtype=kind, device=device)
     yield "a second draw", second
-    yield "negated inputs", tuple(-x if x.is_floating_point() else x for x in second)
+    negated = tuple(-x if x.is_floating_point() else x for x in second)
+    if reference.takes(negated):
+        yield "negated inputs", negated
     if variant not in STRIDE_BOUND:
         yield "non-contiguous inputs", tuple(non_contiguous(x) for x in second)
     for number, factory in enumerate(layer.draws):
@@ -157,7 +124,10 @@ def _try(made: Made, reference: Reference, label: str, inputs: Inputs, bound: fl
             equal = noise.flatten()[:1].sum().expand(output.shape)
             grad_outputs.append((", expanded output gradient", equal, max(bound, CONSTANT_BOUND)))
             grad_outputs.append((", non-contiguous output gradient", non_contiguous(noise), bound))
-    worst = _compare(output, reference.output(inputs), f"output, {label}", bound)
+    try:
+        worst = _compare(output, reference.output(inputs), f"output, {label}", bound)
+    except Wrong as wrong:
+        raise Wrong(f"{wrong}{_if_random(made, inputs)}", wrong.error) from None
     for suffix, grad_output, allowed in grad_outputs:
         error = _try_gradients(made, reference, label + suffix, inputs, grad_output, allowed)
         worst = max(worst, error if allowed == bound else 0.0)
@@ -173,32 +143,27 @@ def _try_gradients(
     named |= {name: p for name, p in made.module.named_parameters() if p.requires_grad}
     got = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
     wanted = reference.with_gradients(inputs, grad_output)
-    worst = 0.0
+    scale, worst = scale_of(wanted, grad_output), 0.0
     for (name, leaf), gradient in zip(named.items(), got, strict=True):
         gradient = torch.zeros_like(leaf) if gradient is None else gradient
-        worst = max(worst, _compare(gradient, wanted[name], f"gradient of {name}, {label}", bound))
+        worst = max(worst, _compare(gradient, wanted[name], f"gradient of {name}, {label}", bound, scale))
     return worst
 
 
-def _compare(got: Tensor, wanted: Tensor, what: str, bound: float) -> float:
+def _if_random(made: Made, inputs: Inputs) -> str:
+    with torch.no_grad():
+        same = torch.equal(_call(made, inputs), _call(made, inputs))
+    return "" if same else "; two calls on the same inputs differ: is the layer random (dropout)?"
+
+
+def _compare(got: Tensor, wanted: Tensor, what: str, bound: float, scale: float = 0.0) -> float:
     if got.shape != wanted.shape:
         raise Wrong(f"{what}: shape {tuple(got.shape)} where the reference has {tuple(wanted.shape)}")
-    error = relative_error(got, wanted)
+    error = relative_error(got, wanted, scale)
     if not error <= bound:  # so that NaN never passes
         shown = f"{error:.2g}" if error == error else "NaN"
         raise Wrong(f"{what}: relative error {shown} over {bound:g}", error if error < float("inf") else None)
     return error
-
-
-def relative_error(got: Tensor, wanted: Tensor) -> float:
-    """Relative Frobenius norm of the difference; 0 where both are zero or empty."""
-    if not wanted.numel():
-        return 0.0
-    difference = torch.linalg.vector_norm(_wide(got) - wanted).item()
-    size = torch.linalg.vector_norm(wanted).item()
-    if difference == 0:
-        return 0.0
-    return difference / size if size else float("inf")
 
 
 def non_contiguous(x: Tensor) -> Tensor:
@@ -234,6 +199,20 @@ def _keeps_its_output(made: Made) -> None:
         raise Wrong("overwrites its earlier output when called again")
 
 
+def _reads_its_inputs(made: Made, reference: Reference, dtype: str, bound: float) -> float:
+    """New values where the last ones lay: what is remembered by the place of an input is wrong then."""
+    layer, params = reference.layer, reference.params
+    inputs = tuple(x.clone() for x in made.inputs)
+    others = draw(layer.inputs, params, seed=1, dtype=getattr(torch, dtype), device=inputs[0].device)
+    if [x.shape for x in others] != [x.shape for x in inputs]:
+        return 0.0
+    with torch.no_grad():
+        _call(made, inputs)
+        for x, other in zip(inputs, others, strict=True):
+            x.copy_(other)
+        return _compare(_call(made, inputs), reference.output(inputs), "output, new values in the same inputs", bound)
+
+
 def _opcheck(made: Made) -> None:
     """Put every custom operator that the variant calls through torch.library.opcheck, on the arguments it got."""
     with torch.no_grad(), _CustomCalls() as mode:
@@ -254,8 +233,3 @@ class _CustomCalls(TorchDispatchMode):
         if func.namespace not in OPS_OF_TORCH:
             self.calls.append((func, args, kwargs or {}))
         return func(*args, **(kwargs or {}))
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    return tensor.double() if tensor.is_floating_point() else tensor

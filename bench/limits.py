@@ -7,6 +7,7 @@ from statistics import median
 from bench.model import Metric
 from bench.units import show
 
+ROOM = 1.25  # times the measured bandwidth that is still believed
 MMAP_THRESHOLD = 128 << 10  # bytes: glibc's, before it moves
 
 
@@ -50,8 +51,8 @@ def growth_warning(kept: int) -> tuple[str, ...]:
 
 def roofline_warning(seconds: float, moved: float, bandwidth: float) -> tuple[str, ...]:
     """A time in which `moved` bytes (the cost model's least) cannot have been moved at `bandwidth` bytes/s."""
-    if moved / seconds <= 1.05 * bandwidth:
+    if seconds <= 0 or moved / seconds <= ROOM * bandwidth:
         return ()
     ratio = moved / seconds / bandwidth
-    rate = f"{show(moved, 'B')} in {show(seconds, 's')} is {ratio:.1f} times the copy bandwidth measured here"
+    rate = f"{show(moved, 'B')} in {show(seconds, 's')} is {ratio:.1f} times the bandwidth measured here"
     return (f"impossible: {rate}; the cost model or the clock is wrong",)

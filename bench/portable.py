@@ -68,10 +68,11 @@ def save(folder: str, name: str, variant: str, form: str, params: dict[str, Any]
     drawn = [draw(factory, complete, seed=1, dtype=torch.float32, device="cpu") for factory in layer.draws]
     shapes = [x.shape for x in made.inputs]
     others = next((one for one in drawn if [x.shape for x in one] != shapes), None)
-    inputs = [x.requires_grad_() for x in made.inputs]
+    inputs = [x.requires_grad_(x.is_floating_point()) for x in made.inputs]
     output = eager.call(*inputs)
     output.mean().backward()
-    gradients = [x.grad for x in inputs] + [parameter.grad for parameter in eager.module.parameters()]
+    trained = [x for x in (*inputs, *eager.module.parameters()) if x.requires_grad]
+    gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in trained]
     inputs = [x.detach() for x in inputs]
     torch.save(inputs, Path(folder) / "inputs.pt")
     torch.save(output.detach(), Path(folder) / "output.pt")
@@ -91,16 +92,17 @@ def train(folder: str, form: str, library: str = "") -> None:
     """A training step: gradients of inputs and parameters."""
     model, known = _load(folder, form, library)
     for _ in range(3):  # TorchScript's profiling executor replaces the graph after the first calls
-        inputs = [x.detach().requires_grad_() for x in known["inputs"]]
+        inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in known["inputs"]]
         output = model(*inputs)
         if not output.requires_grad:
             raise Wrong("the output has no graph")
-        parameters = list(getattr(model, "parameters", list)())
-        gradients = torch.autograd.grad(output.mean(), [*inputs, *parameters], allow_unused=True)
+        trained = [x for x in (*inputs, *getattr(model, "parameters", list)()) if x.requires_grad]
+        gradients = torch.autograd.grad(output.mean(), trained, allow_unused=True)
+    largest = max(float(torch.linalg.vector_norm(one)) for one in known["gradients"])
     for got, wanted in zip(gradients, known["gradients"], strict=True):
         if got is None and wanted.any():
             raise Wrong("no gradient arrives, and no error says so")
-        _same(torch.zeros_like(wanted) if got is None else got, wanted, "gradient")
+        _same(torch.zeros_like(wanted) if got is None else got, wanted, "gradient", largest)
 
 
 def device(folder: str, form: str, library: str = "") -> None:
@@ -157,10 +159,13 @@ def _forget_this_project() -> None:
     sys.meta_path.insert(0, _Absent())
 
 
-def _same(got: Tensor, wanted: Tensor, what: str) -> None:
+def _same(got: Tensor, wanted: Tensor, what: str, largest: float = 0.0) -> None:
+    """Raises Wrong. What is much smaller than the `largest` of its likes may be a zero that was rounded."""
     if got.shape != wanted.shape:
         raise Wrong(f"wrong {what}: shape {tuple(got.shape)}, not {tuple(wanted.shape)}")
-    error = (torch.linalg.vector_norm(got - wanted) / torch.linalg.vector_norm(wanted).clamp(min=1e-30)).item()
+    error = (
+        torch.linalg.vector_norm(got - wanted) / torch.linalg.vector_norm(wanted).clamp(min=1e-3 * largest or 1e-30)
+    ).item()
     if not error <= TOLERANCE:
         raise Wrong(f"wrong {what}: off by {error:.2g}")
 

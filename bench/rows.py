@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from bench import stats
-from bench.model import Case, Measurement, Metric, Planned, Run, Status, show_value
+from bench.model import Case, Measurement, Metric, Planned, Run, Status, Verdict, show_value
 from bench.stats import Comparison, Summary
 from bench.units import show
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
+STARVED = 0.25  # share of its time without a CPU from which on a case decides nothing; quiet runs stay under 0.2
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
 
 # Every format of a report asks for the same numbers.
@@ -178,6 +179,18 @@ def incomparable(one: Metric, other: Metric) -> str:
     return ""
 
 
+def starved(one: Measurement, other: Measurement) -> bool:
+    """Whether one of two had no CPU for so long that how they compare is the scheduler's doing: of identical variants
+    beside three busy processes on two CPUs, 16 of 54 were called `faster` or `slower`, some of them 4 times."""
+    shares = (measurement.metric("cpu_wait_share") for measurement in (one, other))
+    return any(share is not None and max(share.lows) > STARVED for share in shares)
+
+
+def undecided(comparison: Comparison) -> Comparison:
+    """The same figures, of which nothing follows."""
+    return replace(comparison, verdict=Verdict.UNDECIDED)
+
+
 def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurement], within: float) -> list[Row]:
     planned = tuple(planned)
     inside = varying(facts(one.case) for one in planned)
@@ -201,6 +214,9 @@ def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, wi
         if other and summary:
             doubt = incomparable(metric, other)
             comparison = None if doubt else _compare(metric, other, within)
+            # A GPU's own time does not depend on who waits for a CPU.
+            if comparison and baseline and metric.name != "device" and starved(measurement, baseline):
+                comparison = undecided(comparison)
         if summary:
             readings[metric.name] = Reading(metric, summary, comparison)
         warnings += filter(None, (warning, doubt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
@@ -54,8 +55,11 @@ def run(suite: Suite, folder: Path, *, stop_rule: StopRule, progress: Progress, 
     others are, as wholes: a variant is only compared within rounds that it shared with its baseline."""
     missing = {case.id for case in before.missing()} if before else set()
     with Workers(folder / "workers.log", suite.policy.allocator) as workers, _Results(folder) as results:
+        header = _header(suite, workers)
         if before is None:
-            results.append(_header(suite, workers))
+            results.append(header)
+        else:
+            _same_conditions(before.header, header, folder)
         for block in suite.blocks:
             if before and not any(planned.case.id in missing for planned in block.cases):
                 continue
@@ -176,7 +180,35 @@ def _header(suite: Suite, workers: Workers) -> Header:
         reason = answer.reason if isinstance(answer, Failed) else repr(answer)
         raise UserError(f"no worker can start: {reason}", remedy="try `python -c 'import torch'`; see workers.log")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    return Header(SCHEMA, __version__, started, suite, answer.environment)
+    return Header(SCHEMA, __version__, started, suite, answer.environment | {"layers": _sources(suite)})
+
+
+def _same_conditions(before: Header, now: Header, folder: Path) -> None:
+    """Raises UserError where a run would go on elsewhere than it began, or with other code."""
+    machines = [one.environment.get("fingerprint") for one in (before, now)]
+    if machines[0] != machines[1]:
+        message = f"began on another machine or with other software:\n  {machines[0]}\n  {machines[1]}"
+        raise UserError(message, place=str(folder), remedy="go on there, or start a new run here")
+    for layer, digest in before.environment.get("layers", {}).items():
+        if now.environment["layers"].get(layer) != digest:
+            message = f"the file of {layer} is not what it was when this run began"
+            raise UserError(message, place=str(folder), remedy="put it back, or start a new run")
+
+
+def _sources(suite: Suite) -> dict[str, str]:
+    """SHA-256 of the file of each layer that is named by its file. Raises UserError where there is none."""
+    found = {}
+    for layer in dict.fromkeys(case.case.layer for case in suite.cases().values()):
+        file = Path(layer.rpartition(":")[0])
+        if file.suffix == ".py":
+            try:
+                found[layer] = hashlib.sha256(file.read_bytes()).hexdigest()
+            except OSError as error:
+                remedy = "run it from the folder in which the run began"
+                raise UserError(
+                    f"cannot read the layer's file: {error.strerror}", place=str(file), remedy=remedy
+                ) from None
+    return found
 
 
 class _Results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 import time
@@ -18,11 +19,12 @@ from bench.clocks.timers import timers_for
 from bench.machine import energy, environment, memory, monitor
 from bench.model import Case, Direction, Measurement, Metric, Policy, Status
 from bench.protocol import Prepared, Turn
+from bench.reference import Reference
 from bench.remote import RemoteTask, RemoteTimer
 from bench.task import Task
-from layers import Unavailable, load
+from layers import Layer, Unavailable, load
 from layers.program import Program
-from layers.variants import make
+from layers.variants import Made, make
 
 LONG = 0.5  # s: calls that take longer are not made again to see who keeps their outputs
 
@@ -45,15 +47,15 @@ class Session:
         self.layer = load(case.layer)
         self.params: dict[str, Any] = dict(case.params)
         start = time.perf_counter()
-        dtype = getattr(torch, case.dtype)
-        self.made = make(self.layer, case.variant, self.params, dtype=dtype, device=device, seed=policy.seed)
+        self.made = made_for(case, policy, self.layer)
         built = getattr(self.made, "built", 0.0)  # an arm's layers may be older than this
         about = (
             "building the variant: scripting, tracing, loading the operator; without compiling ours, which comes once"
         )
+        set_process_state(case, policy)  # again: a layer's file may have switches of its own
         self._took("make", time.perf_counter() - start - built, about)
         self.task = self._task()
-        self.reference = check.Reference.of(self.layer, self.params, self.made, device)
+        self.reference = Reference.of(self.layer, self.params, self.made, device)
         clocks = (RemoteTimer(),) if isinstance(self.task, RemoteTask) else self._timers(device)
         self.timers = tuple(timer for timer in clocks if not self.metrics or timer.metric in self.metrics)
         self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
@@ -63,7 +65,11 @@ class Session:
         self._uuid = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else None
         self._monitor = monitor.Monitor(case.device, self._uuid)
         with self.task.grad_mode():
-            self._took("first_call", self.timers[0].window(self.task, 1), "the first call, what it compiles included")
+            self._took(
+                "first_call",
+                self.timers[0].window(self.task, 1),
+                "the first call, what it compiles included that no cache on disk has",
+            )
 
     def check(self) -> float:
         """Largest relative error; raises check.Wrong."""
@@ -186,7 +192,7 @@ class Session:
             moved = self.layer.cost(self.made.inputs[0].element_size(), **self.params).bytes
             if moved > 4 * flush.cache_bytes(device):  # less may lie in the cache
                 seconds = min(sampled.get("device", latency).lows)
-                doubts += limits.roofline_warning(seconds, moved, memory.copy_bandwidth(device))
+                doubts += limits.roofline_warning(seconds, moved, memory.bandwidth(device, self.case.threads))
         return doubts
 
     def _kept(self) -> int:
@@ -201,8 +207,11 @@ class Session:
     def _memory(self) -> list[Metric]:
         if not self.case.device.startswith("cuda") or isinstance(self.task, RemoteTask):
             return []
-        peak = float(torch.cuda.max_memory_allocated(self.case.device))
-        return [Metric("peak_memory", "B", ((peak,),), about="most GPU memory allocated at once")]
+        self.task.clear()
+        with self.task.grad_mode():
+            peak = float(memory.needed(self.task.touch, self.made.inputs[0].device))
+        about = "GPU memory that a call takes at once beyond its inputs and weights: output, temporaries, gradients"
+        return [Metric("peak_memory", "B", ((peak,),), about=about)]
 
     def _zeros(self) -> list[Metric]:
         """What the device clocks subtract, so that their raw readings can be had again."""
@@ -232,6 +241,15 @@ class Session:
 
     def _took(self, name: str, seconds: float, about: str) -> None:
         self.once.append(Metric(name, "s", ((seconds,),), "host", about))
+
+
+def made_for(case: Case, policy: Policy, layer: Layer) -> Made:
+    """The case's variant, in training mode but for inference."""
+    mode = {"training": case.direction is not Direction.INFERENCE}
+    if "training" not in inspect.signature(make).parameters:
+        mode = {}  # an arm's layers may be older than this
+    dtype = getattr(torch, case.dtype)
+    return make(layer, case.variant, dict(case.params), dtype=dtype, device=case.device, seed=policy.seed, **mode)
 
 
 def resolution_warnings(metric: Metric, calls: int) -> tuple[str, ...]:
@@ -271,5 +289,3 @@ def set_process_state(case: Case, policy: Policy) -> None:
     torch.backends.cudnn.benchmark = policy.cudnn_benchmark
     if policy.deterministic != torch.are_deterministic_algorithms_enabled():  # setting it imports all of inductor
         torch.use_deterministic_algorithms(policy.deterministic)
-    if case.device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(case.device)

@@ -95,14 +95,15 @@ def pays_after(extra: float, comparison: Comparison | None, baseline: float) -> 
 
 
 def compare(variant: Metric, baseline: Metric, same_within: float) -> Comparison | None:
-    """Compare round by round, so that drift common to both cancels. None when no round holds both.
+    """Compare round by round, so that drift common to both cancels. None when no round holds both, or where one takes
+    no time at all, as what launches nothing takes none of a GPU.
 
     The centre is the 20 % trimmed mean of the log ratios, the interval Yuen's: a few spiked rounds cannot
     move either far. Faster or slower needs the whole 99.5 % interval beyond `same_within`: a difference that
     is real but too small to matter, or as large as what two identical processes show, is not announced.
     """
     pairs = [(min(v), min(b)) for v, b in zip(variant.samples, baseline.samples, strict=False) if v and b]
-    if not pairs:
+    if not pairs or not all(v > 0 and b > 0 for v, b in pairs):
         return None
     logs = np.log([b / v for v, b in pairs])
     centre = float(stats.trim_mean(logs, 0.2))
@@ -135,6 +136,10 @@ def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
     if len(lows) < max(policy.min_rounds, LEAST):
         return False
     target = policy.target_of(metric.name)
+    if baseline is not None and min(*lows, *baseline.lows) <= 0:
+        return True  # more rounds would not make it comparable
+    if max(lows) <= 0:
+        return True
     half_width = summarise(lows).half_width
     if half_width is None or not half_width <= target:  # so that NaN never settles
         return False

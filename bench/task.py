@@ -39,11 +39,12 @@ class Task:
         self.output: Tensor | None = None  # of the latest call
         self.inputs = self._leaves(made.inputs)
         self._call: Callable[..., object] = made.call  # not Tensor: a user's layer returns what it likes
-        self._run = {Direction.BACKWARD: self._backward, Direction.FORWARD_BACKWARD: self._step}.get(direction)
+        # Unbound: a method of its own would keep a task and its layer alive until the collector comes by.
+        self._run = {Direction.BACKWARD: Task._backward, Direction.FORWARD_BACKWARD: Task._step}.get(direction)
 
     def __call__(self) -> None:
         if self._run is not None:
-            self._run()
+            self._run(self)
             return
         self.output = None  # freed first: the next may lie where this one lay
         # Not self._forward(): a call inside this one would be timed with it, 60 ns each.
@@ -55,12 +56,16 @@ class Task:
     def prepare(self) -> None:
         if not self.fresh:
             return
-        self.output = None  # frees the last graph outside the window
-        for tensor in self.leaves().values():
-            tensor.grad = None
+        self.clear()
         if self._direction is Direction.BACKWARD:
             self._forward()
             self._require_gradient()
+
+    def clear(self) -> None:
+        """Let go of what the last call left: its output with its graph, and gradients."""
+        self.output = None
+        for tensor in self.leaves().values():
+            tensor.grad = None
 
     def place(self, rng: random.Random) -> None:
         """Copy the inputs to random 64-byte-aligned places, with blocks of random size, up to their own, allocated

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from bench import check
 from bench.gating.arms import Arm
 from bench.machine import environment, memory
-from bench.model import Status
+from bench.model import Direction, Status
 from bench.protocol import (
     Answer,
     Describe,
@@ -72,7 +72,8 @@ class Worker:
         case, policy = request.case, request.policy
         try:
             session = Session(case, policy, request.metrics)
-            key = (case.layer, case.variant, case.params, case.dtype, case.device, case.direction.needs_gradient)
+            mode = (case.direction is Direction.INFERENCE, case.direction.needs_gradient)
+            key = (case.layer, case.variant, case.params, case.dtype, case.device, case.threads, mode)
             if key not in self._checked:
                 self._checked[key] = 0.0 if request.trusted else session.check()
             session.error = self._checked[key]

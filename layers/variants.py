@@ -160,7 +160,7 @@ def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Mod
         raise Unavailable(f"layer {layer.name} has no {name!r} version")
     state = module.state_dict()
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
-    version = layer.versions[name](**params).to(inputs[0].device, dtype)
+    version = layer.versions[name](**params).to(inputs[0].device, dtype).train(module.training)
     version.load_state_dict(state)
     return version
 
@@ -172,7 +172,7 @@ class Made:
     call    what to run, on inputs of the device and dtype it was made for
     module  the nn.Module whose parameters `call` uses, under the names in `state`
     inputs  the seeded inputs
-    state   the weights as float64 on the CPU, for the reference
+    state   the weights as float64 on the CPU, for the reference; buffers of integers as they are
     notes   what the conversion had to say: deprecation, tracer warnings
     built   seconds that compiling a native library of ours took, which making it again would not
     """
@@ -186,9 +186,18 @@ class Made:
 
 
 def make(
-    layer: Layer, name: str, params: Mapping[str, Any], *, dtype: torch.dtype, device: torch.device | str, seed: int
+    layer: Layer,
+    name: str,
+    params: Mapping[str, Any],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
+    training: bool = True,
 ) -> Made:
     """`layer` as variant `name`, its weights and inputs from `seed`; random state and warning filters stay as they are.
+
+    `training` is the mode of the module, in which it is traced, scripted and compiled too.
 
     LookupError for a variant or parameter that does not exist, Unavailable for one that cannot exist here, and
     whatever the conversion raises.
@@ -203,19 +212,24 @@ def make(
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
-        module = layer.versions["eager"](**params).to(device)
+        module = layer.versions["eager"](**params).to(device).train(training)
         if dtype.is_floating_point:
             module.to(dtype)
         if name in VARIANTS:
             call = VARIANTS[name](layer, params, module, inputs)
         else:
             call = hand_written(layer, name, params, module, inputs)
-    state = {key: value.detach().to("cpu", torch.float64, copy=True) for key, value in module.state_dict().items()}
+    state = {key: _copied(value) for key, value in module.state_dict().items()}
     if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
         module = call
     if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
     return Made(call, module, inputs, state, tuple(notes), built)
+
+
+def _copied(value: Tensor) -> Tensor:
+    wide = torch.float64 if value.is_floating_point() else value.dtype
+    return value.detach().to("cpu", wide, copy=True)
 
 
 def complete(layer: Layer, params: Mapping[str, Any]) -> dict[str, Any]:

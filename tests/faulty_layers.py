@@ -163,6 +163,80 @@ class Plus(Times):
         return x + y
 
 
+class ByAddress(Double):
+    """Remembers its answer by where the input lies, as a careless cache does."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.known: dict[int, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            return x * 2
+        if x.data_ptr() not in self.known or self.known[x.data_ptr()].shape != x.shape:
+            self.known = {x.data_ptr(): x * 2}
+        return self.known[x.data_ptr()].clone()
+
+
+class Random(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x * 2, 0.5, self.training)
+
+
+class Softmax(Double):
+    """The gradient of a constant is exactly zero, and in float32 rounding alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(-1)
+
+
+class Attention(nn.Module):
+    """Of which the bias of the keys has no influence, so a gradient of zero; its two projections share a weight."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(n, n), nn.Linear(n, n)
+        self.query.weight = self.key.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = (self.query(x) @ self.key(x).transpose(-1, -2)).softmax(-1) @ x
+        return result
+
+
+class Normalised(nn.Module):
+    """Buffers of floats that a call changes, and one of integers."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(n, n), nn.BatchNorm1d(n)
+        self.order: Tensor
+        self.register_buffer("order", torch.arange(n).flip(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(self.linear(x[:, self.order]))
+        return result
+
+
+class Logarithm(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.log()
+
+
+class Masked(nn.Module):
+    """Its second input gets no gradient, and neither does a weight that is not used."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(n))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask > 0, x, -x)
+
+
+def positive(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.rand(4, n, generator=generator) + 0.1,)
+
+
 def against(right: type[nn.Module], version: type[nn.Module], **extra: Any) -> Layer:
     """A layer whose eager version is right, and whose `native` one is the one under test."""
     return Layer(
@@ -188,3 +262,13 @@ PRINTS = against(Double, Prints)
 STRIDE_BLIND = against(Double, StrideBlind)
 TIMES_FOR_PLUS = against(Plus, Times, inputs=two)
 СЛОЙ_β = against(Double, Double)
+BY_ADDRESS = against(Double, ByAddress)
+RANDOM = Layer("random", {"eager": Random}, one, defaults={"n": 8})
+UNUSUAL = [
+    Layer("softmax", {"eager": Softmax}, one, defaults={"n": 8}),
+    Layer("attention", {"eager": Attention}, one, defaults={"n": 8}),
+    Layer("normalised", {"eager": Normalised}, one, defaults={"n": 8}),
+    Layer("logarithm", {"eager": Logarithm}, positive, defaults={"n": 8}),
+    Layer("masked", {"eager": Masked}, two, defaults={"n": 8}),
+    Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),
+]

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.check import BOUNDS, Reference, Wrong, check, check_last, non_contiguous, relative_error
-from bench.model import Direction
+from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous
+from bench.model import Case, Direction, Policy
+from bench.reference import Reference, relative_error
+from bench.session import made_for
 from bench.task import NoGradient, Task, placed
-from layers import Layer
+from layers import Layer, load
 from layers.variants import make
 
 CPU = torch.device("cpu")
@@ -46,6 +48,66 @@ def test_a_right_layer_passes_in_every_dtype(layer: Layer, dtype: str) -> None:
 def test_a_wrong_layer_is_rejected_for_its_own_fault(layer: Layer, words: str) -> None:
     with pytest.raises(Wrong, match=re.escape(words)):
         examine(layer, dtype="float64")
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("layer", faulty.UNUSUAL, ids=lambda layer: layer.name)
+def test_a_right_layer_is_right_however_unusual(layer: Layer, direction: Direction) -> None:
+    case = Case(layer.name, "eager", (), "float32", "cpu", 1, direction)
+    made = made_for(case, Policy(), layer)
+    reference = Reference.of(layer, dict(layer.defaults), made, CPU)
+    bound, gradients = BOUNDS["float32"], direction.needs_gradient
+    assert check(made, reference, variant="eager", dtype="float32", bound=bound, gradients=gradients) <= bound
+    task = Task(made, direction)
+    with task.grad_mode():
+        for _ in range(3):
+            task.touch()
+    check_last(task, reference, direction, bound)
+
+
+def test_a_layer_that_remembers_by_address_is_rejected() -> None:
+    with pytest.raises(Wrong, match="new values in the same inputs"):
+        examine(faulty.BY_ADDRESS, gradients=False)
+
+
+def test_a_random_layer_is_told_so_and_is_none_in_inference() -> None:
+    with pytest.raises(Wrong, match="is the layer random"):
+        examine(faulty.RANDOM, "eager")
+    case = Case("random", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
+    made = made_for(case, Policy(), faulty.RANDOM)
+    assert not made.module.training
+    reference = Reference.of(faulty.RANDOM, {"n": 8}, made, CPU)
+    assert check(made, reference, variant="eager", dtype="float32", bound=1e-6, gradients=False) <= 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_integers_are_exact(dtype: str) -> None:
+    layer = load("shift")
+    made = make(layer, "eager", {"length": 9}, dtype=getattr(torch, dtype), device="cpu", seed=0)
+    reference = Reference.of(layer, {**layer.defaults, "length": 9}, made, CPU)
+    assert bound_for(dtype, tf32=False) == 0
+    assert check(made, reference, variant="eager", dtype=dtype, bound=0.0, gradients=False) == 0
+
+
+def test_an_empty_output_is_right_after_timing_too() -> None:
+    layer = load("shift")
+    made = make(layer, "eager", {"length": 0}, dtype=torch.float32, device="cpu", seed=0)
+    task, reference = (
+        Task(made, Direction.FORWARD_BACKWARD),
+        Reference.of(layer, dict(layer.defaults, length=0), made, CPU),
+    )
+    task.touch()
+    check_last(task, reference, Direction.FORWARD_BACKWARD, 1e-6)
+
+
+def test_a_task_is_freed_with_its_last_name() -> None:
+    made = make(faulty.LINEAR, "eager", {}, dtype=torch.float32, device="cpu", seed=0)
+    for direction in Direction:
+        task = Task(made, direction)
+        task.touch()
+        gone = weakref.ref(task)
+        del task
+        assert gone() is None, direction
 
 
 def test_a_layer_that_changes_its_input_is_rejected() -> None:

@@ -253,6 +253,7 @@ def test_the_commit_and_a_dirty_flag_are_those_of_the_code(tmp_path: Path, monke
     code = tmp_path / "bench" / "machine" / "environment.py"
     write(tmp_path, {"bench/machine/environment.py": "", "results/baseline": ""})
     monkeypatch.setattr(environment, "__file__", str(code))
+    monkeypatch.chdir(tmp_path)
     assert environment.describe()["git"] is None
     for command in ("init -q", "add .", "-c user.name=n -c user.email=e -c commit.gpgsign=false commit -q -m first"):
         subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
@@ -264,10 +265,24 @@ def test_the_commit_and_a_dirty_flag_are_those_of_the_code(tmp_path: Path, monke
     assert environment.describe()["git"] == git | {"dirty": True}
 
 
+def test_started_in_another_repository_the_commit_is_that_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"layer.py": ""})
+    ours = environment.describe()["git"]
+    for command in ("init -q", "add .", "-c user.name=n -c user.email=e -c commit.gpgsign=false commit -q -m first"):
+        subprocess.run(["git", "-C", tmp_path, *command.split()], check=True)
+    monkeypatch.chdir(tmp_path)
+    git = environment.describe()["git"]
+    assert git["commit"] not in (None, ours and ours["commit"])
+    assert git["dirty"] is False
+    write(tmp_path, {"layer.py": "changed"})
+    assert environment.describe()["git"] == git | {"dirty": True}
+
+
 def test_code_that_no_repository_tracks_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     write(tmp_path, {"venv/bench/machine/environment.py": ""})
     monkeypatch.setattr(environment, "__file__", str(tmp_path / "venv" / "bench" / "machine" / "environment.py"))
+    monkeypatch.chdir(tmp_path)
     assert environment.describe()["git"] is None
 
 

@@ -245,6 +245,20 @@ def test_an_interrupt_does_not_wait_for_answers(monkeypatch: pytest.MonkeyPatch)
     assert killed.is_set()
 
 
+def test_a_metric_that_one_revision_lost_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutDevice(Scripted):
+        def ask(self, name: str, request: Request, timeout: float) -> Answer:
+            if isinstance(request, Sample):
+                return Turn({"latency": (1e-3,)} | ({"device": (1e-4,)} if name == "A" else {}))
+            return super().ask(name, request, timeout)
+
+    monkeypatch.setattr(ab, "Workers", WithoutDevice)
+    pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
+    pairs = ab.Pairs(pair, Policy(), Effort(Rule(), 2, 0.15), Path("/log"))
+    (broke,) = [event for event in pairs.generation(0, [case()]) if isinstance(event, ab.Broke)]
+    assert (broke.arm, broke.reason) == ("B", "no device time, which the other revision has")
+
+
 def test_slots_of_a_case_measured_twice_all_count() -> None:
     first = Shot(0, "a", "latency", {"A": (2.0,), "B": (4.0,)})
     again = Shot(0, "a", "latency", {"A": (1.0,), "B": (5.0,)})

@@ -54,11 +54,12 @@ TABLE: dict[str, set[str]] = {
     "bench.limits": may("model units"),
     "bench.task": may("machine.memory model", "layers", "torch"),
     "bench.remote": may("clocks.timer model task", "layers", "torch"),
-    "bench.check": may("model task", "layers", "torch"),
+    "bench.reference": may("", "layers", "torch"),
+    "bench.check": may("model reference task", "layers", "torch"),
     "bench.protocol": may("model", "msgspec"),
     "bench.session": may(
         "check clocks.flush clocks.timer clocks.timers limits machine.energy machine.environment machine.memory "
-        "machine.monitor measure model protocol remote task",
+        "machine.monitor measure model protocol reference remote task",
         "layers",
         "torch",
     ),
@@ -83,7 +84,7 @@ TABLE: dict[str, set[str]] = {
     "bench.stats": may("model", "numpy", "scipy"),
     "bench.gating.orders": may("gating.arms model"),
     "bench.gating.instructions": may("gating.arms gating.orders model workers"),
-    "bench.gating.counted": may("gating.orders model session task worker", "layers", "msgspec", "torch"),
+    "bench.gating.counted": may("gating.orders model session task worker", "layers", "msgspec"),
     "bench.rows": may("model stats units"),
     "bench.history": may("model rows stats", "numpy", "scipy"),
     "bench.pytest_suite": may(
@@ -144,8 +145,8 @@ LAZY: dict[str, set[str]] = {
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = may(
     "check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.stopwatch clocks.stream clocks.timers "
-    "doctor.probes gating.counted machine.memory measure portable profile pytest_suite remote selftest_layers session "
-    "task worker"
+    "doctor.probes gating.counted machine.memory measure portable profile pytest_suite reference remote "
+    "selftest_layers session task worker"
 )
 
 

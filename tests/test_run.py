@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -191,6 +192,31 @@ def test_a_run_cut_in_half_keeps_its_whole_lines_and_resumes(
     assert resumed.measurements[:2] == whole.measurements[:2]
     # Its partner was measured again with it: a ratio needs shared rounds.
     assert resumed.measurements[2] != whole.measurements[2]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("fingerprint", "another", "began on another machine or with other software"),
+        ("layers", {}, "is not what it was when this run began"),
+    ],
+)
+def test_a_run_does_not_go_on_elsewhere_or_with_other_code(
+    suite: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, words: str
+) -> None:
+    execute(suite("DOUBLE"))
+    file = tmp_path / "run" / "run.jsonl"
+    header, *_ = file.read_text(encoding="utf-8").splitlines()
+    record = json.loads(header)
+    if key == "layers":
+        value = dict.fromkeys(record["environment"]["layers"], "0" * 64)
+        assert value
+    record["environment"][key] = value
+    before = json.dumps(record) + "\n"
+    file.write_text(before, encoding="utf-8")
+    assert cli.command(["run", "--resume", str(file.parent)]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert file.read_text(encoding="utf-8") == before  # nothing is spoilt
 
 
 def test_an_interrupt_saves_what_is_measured_and_resume_finishes(suite: Write, tmp_path: Path) -> None:

@@ -185,3 +185,12 @@ def test_a_faster_variant_pays_after_the_calls_that_win_its_first_one_back() -> 
     assert pays_after(10.0, compare(baseline, faster, 0.03), 1.0) == math.inf
     assert pays_after(10.0, compare(faster, faster, 0.03), 1.0) is None
     assert pays_after(10.0, None, 1.0) is None
+
+
+def test_what_takes_no_time_at_all_is_compared_with_nothing_and_holds_up_no_run() -> None:
+    nothing, something, policy = metric(*[0.0] * 10), metric(*noisy(0, 1e-6, 0.01)), Policy()
+    assert compare(nothing, something, 0.03) is None
+    assert compare(something, nothing, 0.03) is None
+    assert settled(nothing, something, policy)
+    assert settled(something, nothing, policy)
+    assert settled(nothing, None, policy)

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from runs import case, metric, ok, run_of, showcase
 
+from bench.gating import gate
 from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
 from bench.rows import Row, view
 from bench.table import compare_runs, frame
@@ -186,6 +187,37 @@ def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
     assert reasons["eager"] == "new: incorrect: wrong sign"
     assert reasons["native"] == "new: not measured"
     assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
+
+
+def test_a_metric_that_one_run_alone_has_is_not_passed_over() -> None:
+    what = case(device="cuda")
+    with_device, without = ok(what, 1e-3, metric(1e-4, name="device")), ok(what, 1e-3)
+    latency, device = compare_runs(run_of(without), run_of(with_device), 0.03)
+    assert latency.comparison is not None
+    assert (device.comparison, device.why) == (None, "device time in the old run only")
+    assert gate.comparison_exit([latency, device], same_machine=True) is gate.Exit.NOT_COMPARABLE
+
+
+def test_what_takes_no_gpu_time_in_either_run_is_nothing_to_compare() -> None:
+    view = ok(case(device="cuda"), 1e-6, Metric("device", "s", ((0.0,),) * 20, "events"))
+    assert [change.metric for change in compare_runs(run_of(view), run_of(view), 0.03)] == ["latency"]
+
+
+def test_nothing_follows_from_a_case_that_had_no_cpu_for_a_quarter_of_its_time() -> None:
+    def waited(share: float) -> Metric:
+        return Metric("cpu_wait_share", "1", ((share,),), hidden=True)
+
+    def verdicts(share: float) -> list[Verdict]:
+        fast = ok(case(variant="native"), 1e-3, metric(1e-4, name="device"), waited(share))
+        run = run_of(ok(case(), 2e-3, metric(2e-4, name="device"), waited(0.0)), fast)
+        (row,) = [row for row in view(run).rows if row.case.variant == "native"]
+        found = [row.comparison("latency"), row.comparison("device")]
+        slow = run_of(ok(fast.case, 2e-3, metric(2e-4, name="device"), waited(0.0)))
+        found += [change.comparison for change in compare_runs(run_of(fast), slow, 0.03)]
+        return [one.verdict for one in found if one]
+
+    assert verdicts(0.2) == [Verdict.FASTER] * 4
+    assert verdicts(0.3) == [Verdict.UNDECIDED, Verdict.FASTER] * 2  # a GPU's time is its own
 
 
 def test_runs_on_different_clocks_are_not_compared() -> None:

@@ -184,7 +184,10 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
     found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
     found += [
         ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
-        ("speed-up", "baseline time / variant time in the same rounds [95 % interval]; above 1 is faster"),
+        (
+            "speed-up",
+            "baseline time / variant time in the same rounds [95 % interval, of these two processes]; above 1 is faster",
+        ),
         (
             "faster, slower",
             f"the whole 99.5 % interval is more than {within} from 1",

@@ -49,8 +49,11 @@ class Shot(msgspec.Struct, frozen=True, tag="shot"):
         return key(self.case, self.metric)
 
     def log(self, arm: str = "B") -> float:
-        """The natural logarithm of the arm's lowest slot: interference only ever adds time."""
-        return math.log(min(self.slots[arm]))
+        """The natural logarithm of the arm's lowest slot: interference only ever adds time.
+
+        What takes none of a GPU's time at all is taken for a picosecond, in both arms.
+        """
+        return math.log(max(min(self.slots[arm]), 1e-12))
 
     @property
     def log_ratio(self) -> float:
@@ -219,6 +222,10 @@ class Pairs:
             for metric, values in answer.values.items():
                 of_arm = slots.setdefault(metric, {})
                 of_arm[name] = of_arm.get(name, ()) + values
+        for metric, taken in slots.items():
+            if lacking := next((name for name in arms if name not in taken), None):
+                yield Broke(number, case.id, lacking, Status.FAILED, f"no {metric} time, which the other revision has")
+                return
         if number == 0:  # a layer may be right at first and wrong later
             for name, arm in arms.items():
                 answer = self._ask(workers, arm, Finish())
@@ -226,7 +233,7 @@ class Pairs:
                     yield _broke(number, case, name, answer)
                     return
                 yield Warned(case.id, name, answer.measurement.warnings)
-        yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items() if len(taken) == len(arms))
+        yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items())
 
     def _make(self, case: Case, *, trusted: bool = False) -> Callable[[Arm], Request]:
         return lambda arm: Prepare(arm.case(case), self.policy, check_only=True, trusted=trusted)

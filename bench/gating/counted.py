@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
-import torch
 
 from bench.gating.orders import Doing, Message, Order, Over
 from bench.model import Case, Policy, Status
-from bench.session import set_process_state
+from bench.session import made_for, set_process_state
 from bench.task import Task
 from bench.worker import describe_error
 from layers import load
-from layers.variants import make
 
 WARM = 6  # calls before counting starts: TorchScript's executor is not steady before the fourth
 SETTLE = 2  # calls after that, uncounted
@@ -58,9 +56,7 @@ def carry_out(order: Order) -> Iterator[Message]:
 
 def _warm(case: Case, policy: Policy) -> Task:
     set_process_state(case, policy)
-    dtype, params = getattr(torch, case.dtype), dict(case.params)
-    made = make(load(case.layer), case.variant, params, dtype=dtype, device=case.device, seed=policy.seed)
-    task = Task(made, case.direction, input_gradients=policy.input_gradients)
+    task = Task(made_for(case, policy, load(case.layer)), case.direction, input_gradients=policy.input_gradients)
     _call(task, WARM, task)
     return task
 

@@ -46,8 +46,10 @@ def comparison_exit(changes: Sequence[Change], *, same_machine: bool) -> Exit:
 
 
 def _lost(change: Change) -> bool:
-    """In one run only, or measured in one and skipped in the other: never a pass."""
+    """In one run only, or measured in one and skipped in the other, or by other means: never a pass."""
     if change.new is None or change.old is None:
+        return True
+    if change.new.status is change.old.status is Status.OK and change.comparison is None:
         return True
     return (change.new.status is Status.SKIPPED) != (change.old.status is Status.SKIPPED)
 

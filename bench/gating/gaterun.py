@@ -279,7 +279,7 @@ class Times:
         if verdicts is None or not keys:
             return Line(case.id, Result.LOST, "not measured")
         line = gate.line_of(case.id, [self._entry(name, verdicts.findings[name]) for name in keys])
-        why = "; ".join(self._warnings.get(case.id, ())) if line.result is Result.INCONCLUSIVE else ""
+        why = "; ".join(self._warnings.get(case.id, ())) if line.result is not Result.OK else ""
         return msgspec.structs.replace(line, reason=why)
 
     def _entry(self, name: str, finding: Finding) -> Entry:

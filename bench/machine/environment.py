@@ -148,18 +148,29 @@ def _variables() -> dict[str, str]:
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit of this code's repository, and whether the code differs from it; None outside git.
+    """Commit of the repository in which a run is started, with the layers that it measures, else of this code's, and
+    whether anything there differs from it; None outside git.
 
     Untracked code is not of the repository it lies in: think of a virtual environment inside someone's checkout.
     """
-    here = Path(__file__).resolve()
-    # A checkout owned by somebody else is common in containers, and its code runs already.
-    git = ("git", "-c", "safe.directory=*", "-C", str(here.parents[2]))
-    if fact(lambda: output(*git, "ls-files", "--error-unmatch", str(here))) is None:
+    here, current = Path(__file__).resolve(), Path.cwd()
+    ours = here.parents[2]
+    if not current.is_relative_to(ours) and (found := _commit(current)):
+        return found
+    if fact(lambda: _ask_git(ours, "ls-files", "--error-unmatch", str(here))) is None:
         return None
-    commit = fact(lambda: output(*git, "rev-parse", "HEAD"))
-    changes = fact(lambda: output(*git, "status", "--porcelain", "--", "bench", "layers", "ext"))
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    return _commit(ours, "bench", "layers", "ext")
+
+
+def _commit(folder: Path, *parts: str) -> dict[str, Any] | None:
+    commit = fact(lambda: _ask_git(folder, "rev-parse", "--verify", "HEAD"))
+    changes = fact(lambda: _ask_git(folder, "status", "--porcelain", "--", *parts))
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
+
+
+def _ask_git(folder: Path, *words: str) -> str:
+    # A checkout owned by somebody else is common in containers, and its code runs already.
+    return output("git", "-c", "safe.directory=*", "-C", str(folder), *words)
 
 
 def _native() -> Any:

@@ -109,16 +109,41 @@ def kept(call: Callable[[], Tensor | None]) -> int:
 
 
 @cache
-def copy_bandwidth(device: torch.device) -> float:
-    """Bytes a second, read and written, that a copy of four times the last cache reaches: the best of five."""
+def bandwidth(device: torch.device, threads: int) -> float:
+    """Bytes a second that `threads` move, four times the last cache of them: the best of five copies, which read and
+    write, and of five sums, which only read."""
     source = torch.ones(cache_bytes(device), dtype=torch.float32, device=device)
-    target, best = torch.empty_like(source), float("inf")
-    for _ in range(6):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        target.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * source.numel() * source.element_size() / best
+    target = torch.empty_like(source)
+
+    def best(move: Callable[[], object]) -> float:
+        times = []
+        for _ in range(6):
+            _settle(device)
+            start = time.perf_counter()
+            move()
+            _settle(device)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return max(2 * source.nbytes / best(lambda: target.copy_(source)), source.nbytes / best(source.sum))
+    finally:
+        torch.set_num_threads(before)
+
+
+def needed(call: Callable[[], object], device: torch.device) -> int:
+    """Bytes of GPU memory that `call` takes at once beyond what is allocated before it."""
+    gc.collect()
+    _settle(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    _settle(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
