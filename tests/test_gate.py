@@ -249,7 +249,8 @@ def test_a_metric_that_one_revision_lost_is_no_pass(monkeypatch: pytest.MonkeyPa
     class WithoutDevice(Scripted):
         def ask(self, name: str, request: Request, timeout: float) -> Answer:
             if isinstance(request, Sample):
-                return Turn({"latency": (1e-3,)} | ({"device": (1e-4,)} if name == "A" else {}))
+                device: dict[str, tuple[float, ...]] = {"device": (1e-4,)} if name == "A" else {}
+                return Turn(device | {"latency": (1e-3,)})
             return super().ask(name, request, timeout)
 
     monkeypatch.setattr(ab, "Workers", WithoutDevice)

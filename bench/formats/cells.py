@@ -186,7 +186,7 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
         ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
         (
             "speed-up",
-            "baseline time / variant time in the same rounds [95 % interval, of these two processes]; above 1 is faster",
+            "baseline time / variant time in rounds of these two processes [95 %]; above 1 is faster",
         ),
         (
             "faster, slower",

@@ -213,19 +213,10 @@ class Pairs:
             if not isinstance(answer, Prepared) or answer.status is not Status.OK:
                 yield _broke(number, case, name, answer)
                 return
-        slots: dict[str, dict[str, tuple[float, ...]]] = {}
-        for turn, name in enumerate(name for _ in range(self.effort.blocks) for name in block(list(arms), rng)):
-            answer = self._ask(workers, arms[name], Sample(turns + turn))
-            if not isinstance(answer, Turn):
-                yield _broke(number, case, name, answer)
-                return
-            for metric, values in answer.values.items():
-                of_arm = slots.setdefault(metric, {})
-                of_arm[name] = of_arm.get(name, ()) + values
-        for metric, taken in slots.items():
-            if lacking := next((name for name in arms if name not in taken), None):
-                yield Broke(number, case.id, lacking, Status.FAILED, f"no {metric} time, which the other revision has")
-                return
+        slots = self._slots(workers, case, turns, rng)
+        if isinstance(slots, Broke):
+            yield slots
+            return
         if number == 0:  # a layer may be right at first and wrong later
             for name, arm in arms.items():
                 answer = self._ask(workers, arm, Finish())
@@ -234,6 +225,24 @@ class Pairs:
                     return
                 yield Warned(case.id, name, answer.measurement.warnings)
         yield from (Shot(number, case.id, metric, taken) for metric, taken in slots.items())
+
+    def _slots(
+        self, workers: Workers, case: Case, turns: int, rng: random.Random
+    ) -> dict[str, dict[str, tuple[float, ...]]] | Broke:
+        """By metric and arm; none where an arm lacks what the other has."""
+        number, slots = turns // 1000, dict[str, dict[str, tuple[float, ...]]]()
+        arms = {arm.name: arm for arm in self.arms}
+        for turn, name in enumerate(name for _ in range(self.effort.blocks) for name in block(list(arms), rng)):
+            answer = self._ask(workers, arms[name], Sample(turns + turn))
+            if not isinstance(answer, Turn):
+                return _broke(number, case, name, answer)
+            for metric, values in answer.values.items():
+                of_arm = slots.setdefault(metric, {})
+                of_arm[name] = of_arm.get(name, ()) + values
+        for metric, taken in slots.items():
+            if lacking := next((name for name in arms if name not in taken), None):
+                return Broke(number, case.id, lacking, Status.FAILED, f"no {metric} time, which the other revision has")
+        return slots
 
     def _make(self, case: Case, *, trusted: bool = False) -> Callable[[Arm], Request]:
         return lambda arm: Prepare(arm.case(case), self.policy, check_only=True, trusted=trusted)
