@@ -177,6 +177,8 @@ class Session:
         doubts += resolution_warnings(latency, self._plans[0].calls)
         if len(latency.lows) >= 12 and measure.falling(latency.lows, by=0.05):
             doubts.append("got faster while it was sampled: too short a warm-up, or a machine settling down")
+        if (threads := torch.get_num_threads()) != self.case.threads:
+            doubts.append(f"the layer set {threads} thread(s) while it was timed with {self.case.threads}")
         if graphs() > self._graphs:
             doubts.append(f"torch.compile compiled {graphs() - self._graphs} more graph(s) while it was sampled")
         if min(latency.lows) < LONG:

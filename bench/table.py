@@ -150,5 +150,8 @@ def _state(measurement: Measurement | None) -> str:
 
 
 def _closest(key: str, others: Set[str]) -> str:
+    for other in sorted(others):
+        if f"/{other}".endswith(f"/{key}") or f"/{key}".endswith(f"/{other}"):
+            return f"; the same file by another path, from another folder: {other}"
     near = difflib.get_close_matches(key, sorted(others), n=1, cutoff=0.8)
     return f"; renamed? the closest there is {near[0]}" if near else ""

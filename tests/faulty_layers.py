@@ -272,3 +272,12 @@ UNUSUAL = [
     Layer("masked", {"eager": Masked}, two, defaults={"n": 8}),
     Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),
 ]
+
+
+class OwnThreads(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        torch.set_num_threads(2)
+        return x * 2
+
+
+OWN_THREADS = against(Double, OwnThreads)

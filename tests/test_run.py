@@ -194,6 +194,12 @@ def test_a_run_cut_in_half_keeps_its_whole_lines_and_resumes(
     assert resumed.measurements[2] != whole.measurements[2]
 
 
+def test_a_layer_that_sets_threads_of_its_own_is_told(suite: Write) -> None:
+    _, run = execute(suite(("OWN_THREADS", {"threads": 1})))
+    (other,) = [one for one in run.measurements if one.case.variant == "native"]
+    assert "the layer set 2 thread(s) while it was timed with 1" in other.warnings
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [

@@ -189,6 +189,12 @@ def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
     assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
 
 
+def test_a_layer_by_another_path_is_said_to_be_the_same_file() -> None:
+    here, there = ok(case("attention.py:LAYER"), 1e-3), ok(case("mine/attention.py:LAYER"), 1e-3)
+    reasons = [change.why for change in compare_runs(run_of(here), run_of(there))]
+    assert all("the same file by another path, from another folder: " in reason for reason in reasons)
+
+
 def test_a_metric_that_one_run_alone_has_is_not_passed_over() -> None:
     what = case(device="cuda")
     with_device, without = ok(what, 1e-3, metric(1e-4, name="device")), ok(what, 1e-3)
