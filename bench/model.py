@@ -35,7 +35,7 @@ class UserError(Exception):
 class Direction(enum.StrEnum):
     """What one call does."""
 
-    INFERENCE = "inference"  # no graph recorded
+    INFERENCE = "inference"  # no graph recorded (torch.no_grad), in eval mode; the others are in training mode
     FORWARD = "forward"  # graph recorded
     BACKWARD = "backward"  # the backward pass alone
     FORWARD_BACKWARD = "forward_backward"  # forward, mean(), backward: one training step

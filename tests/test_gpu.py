@@ -18,6 +18,7 @@ from bench.clocks.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
 from bench.clocks.stream import quickest
 from bench.clocks.timer import ClockUnavailable, Timer
 from bench.clocks.timers import timers_for
+from bench.machine import memory
 from bench.model import load_run
 from ext import ops
 
@@ -143,6 +144,12 @@ def test_work_that_fills_the_memory_is_not_taken_for_work_on_the_default_stream(
     for _ in range(3):
         timer.window(Work(lambda: x * 2), 3)
     assert timer.doubts == ()
+
+
+def test_the_memory_that_a_call_needs_is_its_own() -> None:
+    kept, x = torch.zeros(64 << 20, device=DEVICE), torch.randn(1 << 20, device=DEVICE)
+    assert memory.needed(lambda: x * 2 + 1, DEVICE) == 8 << 20
+    assert kept.numel() == 64 << 20
 
 
 def test_our_hold_is_used_where_the_library_is_built() -> None:
