@@ -78,7 +78,7 @@ def test_a_right_layer_is_timed_in_all_directions(suite: Write) -> None:
 @pytest.mark.parametrize(
     ("layer", "direction", "status", "words"),
     [
-        ("RAISES", "inference", "failed", "RuntimeError: the layer's own trouble"),
+        ("RAISES", "inference", "failed", "): the layer's own trouble"),
         ("NOT_A_TENSOR", "inference", "failed", "returned list, not a tensor"),
         ("DETACHED", "backward", "failed", "no gradient path"),
         ("DETACHED", "forward_backward", "failed", "no gradient path"),
