@@ -28,7 +28,7 @@ def leave(code: Exit) -> NoReturn:
 
 
 def takes_no_more(error: OSError) -> bool:
-    """Whether an open file is full or broken: standard output, for what is opened by name has the name in its errors."""
+    """Whether an open file is full or broken. Standard output: the errors of files that were opened have names."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 

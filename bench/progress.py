@@ -134,7 +134,7 @@ def result_line(measurement: Measurement) -> str:
 
 def one_line(reason: str, most: int = 300) -> str:
     """A reason's lines as one, cut to `most` characters with an ellipsis."""
-    text = "; ".join(line.strip() for line in reason.splitlines() if line.strip())
+    text = "; ".join(line.strip() for line in reason.splitlines() if line.strip()).replace(":; ", ": ")
     return f"{text[: most - 1]}…" if len(text) > most else text
 
 

@@ -96,7 +96,7 @@ def _module_named(name: str) -> Any:
         if not f"{name}.".startswith(f"{error.name}."):
             raise  # something that the module itself imports
         package = name.partition(".")[0]
-        why = f": layerbench's own package {package!r} hides any other, so name path.py:NAME" if package in OURS else ""
+        why = f": layerbench's own package {package!r} hides any other of that name" if package in OURS else ""
         raise LookupError(f"no module {error.name!r}{why}") from None
 
 

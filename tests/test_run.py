@@ -390,7 +390,7 @@ def test_only_a_layers_file_and_the_users_code_are_named_as_places(file: str) ->
 def test_a_reason_of_many_lines_is_shown_in_one() -> None:
     long = Prepared(Status.FAILED, "ValueError (at mine.py:3): nope\n\n  because:\n" + 1000 * "x")
     shown = checked_line(case(), long, None)
-    assert "failed  ValueError (at mine.py:3): nope; because:; xxx" in shown
+    assert "failed  ValueError (at mine.py:3): nope; because: xxx" in shown
     assert shown.endswith("x…")
     assert len(shown) < 350
     failed = Measurement(case(), Status.FAILED, "one\ntwo")

@@ -391,7 +391,7 @@ def test_a_users_layer_is_loaded_by_path_or_by_dotted_name(tmp_path: Path, monke
         ("users_layer.more:DOUBLE", "no module 'users_layer.more'"),
         (
             "layers.mine:DOUBLE",
-            "no module 'layers.mine': layerbench's own package 'layers' hides any other, so name path.py:NAME",
+            "no module 'layers.mine': layerbench's own package 'layers' hides any other of that name",
         ),
     ],
 )
