@@ -217,6 +217,21 @@ def test_an_inconclusive_case_says_what_was_odd_about_its_measurement(
     assert (line.result, line.reason) == (Result.INCONCLUSIVE if reason else Result.OK, reason)
 
 
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ([("ok", "ok"), ("skipped", "ok")], Exit.OK),
+        ([("skipped", "ok"), ("skipped", "skipped")], Exit.INCONCLUSIVE),
+        ([("skipped", "skipped")], Exit.OK),
+        ([("incorrect", "incorrect"), ("skipped", "ok")], Exit.OK),
+        ([("skipped", "ok"), ("ok", "incorrect")], Exit.BAD),
+        ([("ok", "skipped")], Exit.BAD),
+    ],
+)
+def test_nothing_but_skipped_cases_is_inconclusive_unless_expected(found: list[tuple[str, str]], code: Exit) -> None:
+    assert gate.status_exit([(Status(status), Status(expected)) for status, expected in found]) is code
+
+
 def test_an_arm_with_a_layers_package_of_its_own_is_entered_with_ours(tmp_path: Path) -> None:
     (tmp_path / "layers").mkdir()
     (tmp_path / "layers" / "__init__.py").write_text("raise RuntimeError('not ours')", encoding="utf-8")
