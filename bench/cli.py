@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -16,14 +18,15 @@ import typer
 from rich.markup import escape
 
 from bench import __version__
-from bench.console import Only, SuiteFile, err, leave, load_suite, out
+from bench.console import Only, SuiteFile, err, leave, load_suite, out, takes_no_more
 from bench.gating import commands as gating
-from bench.model import Run, Status, Suite, UserError, load_run
+from bench.model import Run, Status, Suite, UserError, is_surprise, load_run
 
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
 
 EXIT_CODES = """Exit codes: 0 fine; 1 a regression, or a case incorrect or failed that the suite does not expect to be;
-2 usage or configuration; 3 inconclusive; 4 not comparable; 70 internal error; 130 interrupted, results saved."""
+2 usage or configuration; 3 inconclusive, or every case skipped and not expected to be; 4 not comparable;
+70 internal error; 130 interrupted, results saved."""
 
 app = typer.Typer(
     help="Benchmark every version of your own PyTorch layer: is it right, how fast is it, and how sure is that.",
@@ -42,7 +45,7 @@ RunFolder = Annotated[Path, typer.Argument(help="A run's folder, or its run.json
 def run(
     suite: SuiteFile = "",
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for results [results/runs/<time>-<suite>]")
+        Path | None, typer.Option("--out", help="Folder for results", show_default="results/runs/<time>-<suite>")
     ] = None,
     only: Only = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run; takes its suite")] = None,
@@ -67,14 +70,20 @@ def run(
             runner.run(resolved, folder, stop_rule=stats.settled, progress=display, before=before)
     except KeyboardInterrupt:
         done = len(_load(folder).measurements)
-        err.print(f"interrupted: {done} of {len(resolved.cases())} cases saved; layerbench run --resume {folder}")
+        err.print(
+            f"interrupted: {done} of {len(resolved.cases())} cases saved; layerbench run --resume {escape(str(folder))}"
+        )
         leave(gate.Exit.INTERRUPTED)
     result = _load(folder)
     _show(result)
     _write_report(result, folder)
     for measurement, expected in result.surprises():
         err.print(f"[red]unexpected[/]: {escape(measurement.case.id)} is {measurement.status}, expected {expected}")
-    leave(gate.run_exit(result))
+    plan = resolved.cases()
+    code = gate.status_exit([(one.status, plan[one.case.id].expect) for one in result.measurements])
+    if code is gate.Exit.INCONCLUSIVE:
+        err.print("[yellow]inconclusive[/]: every case was skipped")
+    leave(code)
 
 
 @app.command()
@@ -89,15 +98,16 @@ def check(
 
     resolved = load_suite(suite).only(only or [])
     plan = resolved.cases()
-    surprises = 0
+    statuses: list[tuple[Status, Status]] = []
     with tempfile.TemporaryDirectory() as folder, Display(out, len(plan)) as display:
         for case, prepared in runner.check(resolved, Path(folder), progress=display):
             expected = plan[case.id].expect
-            surprise = prepared.status not in (Status.SKIPPED, expected)
-            surprises += surprise
-            display.line(checked_line(case, prepared, expected if surprise else None))
-    out.print(f"{len(plan)} cases checked, {surprises} not as expected")
-    leave(gate.Exit.BAD if surprises else gate.Exit.OK)
+            statuses.append((prepared.status, expected))
+            display.line(checked_line(case, prepared, expected if is_surprise(*statuses[-1]) else None))
+    skipped = sum(status is Status.SKIPPED for status, _ in statuses)
+    surprises = sum(is_surprise(*pair) for pair in statuses)
+    out.print(f"{len(plan) - skipped} cases checked, {skipped} skipped, {surprises} not as expected")
+    leave(gate.status_exit(statuses))
 
 
 @app.command()
@@ -118,21 +128,25 @@ def report(
 def compare(
     old: RunFolder,
     new: RunFolder,
-    within: Annotated[float, typer.Option(help="Changes up to this fraction are the same [the new suite's]")] = 0.0,
+    within: Annotated[
+        float | None,
+        typer.Option(help="Changes up to this fraction are the same", show_default="the new suite's same_within"),
+    ] = None,
 ) -> None:
     """Compare two runs case by case: what became faster or slower, what is missing."""
     from bench.formats import terminal
     from bench.gating import gate
     from bench.table import compare_runs
 
+    if within is not None and not 0 < within < 1:
+        raise UserError(f"is {within}; between 0 and 1", place="--within", remedy="0.03 is 3 %")
     older, newer = _load(old), _load(new)
-    changes = compare_runs(newer, older, within or newer.header.suite.policy.same_within)
+    changes = compare_runs(newer, older, newer.header.suite.policy.same_within if within is None else within)
     out.print(terminal.render_comparison(changes))
     machines = [one.header.environment.get("fingerprint") for one in (older, newer)]
     if machines[0] != machines[1]:
-        err.print(
-            f"not comparable: the runs come from different machines or software:\n  {machines[0]}\n  {machines[1]}"
-        )
+        shown = "\n  ".join(escape(str(one)) for one in machines)
+        err.print(f"not comparable: the runs come from different machines or software:\n  {shown}")
     code = gate.comparison_exit(changes, same_machine=machines[0] == machines[1])
     out.print(terminal.comparison_summary(changes, code))
     leave(code)
@@ -141,7 +155,9 @@ def compare(
 @app.command()
 def history(
     folders: Annotated[list[Path], typer.Argument(help="Runs, or folders that hold some, however deep")],
-    machine: Annotated[str, typer.Option(help="Part of the fingerprint wanted [that of the newest run]")] = "",
+    machine: Annotated[
+        str, typer.Option(help="Part of the fingerprint wanted", show_default="that of the newest run")
+    ] = "",
     only: Only = None,
     folder: Annotated[Path | None, typer.Option("--out", help="Folder for plots of every case")] = None,
 ) -> None:
@@ -151,7 +167,7 @@ def history(
 
     files = dict.fromkeys(file for given in folders for file in past.run_files(given))
     found = past.history([_load(file) for file in files], machine, only or [])
-    out.print(trend.render(found))
+    out.print(trend.render(found), crop=False)
     if folder:
         from bench.formats import plots
 
@@ -165,7 +181,7 @@ def history(
 @app.command(name="pytest-benchmark")
 def pytest_benchmark(
     suite: SuiteFile,
-    file: Annotated[Path | None, typer.Option("--out", help="The test file [test_<suite>.py]")] = None,
+    file: Annotated[Path | None, typer.Option("--out", help="The test file", show_default="test_<suite>.py")] = None,
 ) -> None:
     """Write a test file that runs a suite with pytest-benchmark: `pytest test_<suite>.py`."""
     from bench.formats import pytest_file
@@ -298,7 +314,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 def main() -> None:
     """Run the command and exit with its code; a user's mistake is one line on stderr, never a traceback."""
     _utf8(sys.stdout, sys.stderr)
-    sys.path.insert(0, str(Path.cwd()))  # a user's pkg.module:NAME, as `python -m` would find it
+    sys.path.append(str(Path.cwd()))  # a user's pkg.module:NAME; last, so that it hides nothing of ours
     sys.exit(command(sys.argv[1:]))
 
 
@@ -306,8 +322,11 @@ def command(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     try:
         code = app(arguments, prog_name="layerbench", standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:  # rich's and click's answer to a reader of the output who has left
+        return 128 + signal.SIGPIPE
     except UserError as error:
-        err.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True)
+        err.print(f"[red]error[/]: {escape(str(error))}")
         return 2
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
@@ -315,6 +334,10 @@ def command(arguments: list[str]) -> int:
     except Exception as error:
         if hasattr(error, "show"):  # a usage error: click's in older typers, typer's own in newer ones
             error.show()
+            return 2
+        if isinstance(error, OSError) and takes_no_more(error):
+            err.print(f"[red]error[/]: cannot write the output: {error.strerror}")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries, and complains, once more
             return 2
         traceback.print_exc()
         err.print("[red]internal error[/]: this is layerbench's fault; please report it with the lines above")
@@ -336,13 +359,11 @@ def _new_folder(folder: Path | None, suite: Suite) -> Path:
 def _load(path: Path) -> Run:
     result = load_run(path)
     for problem in result.problems:
-        err.print(f"[yellow]warning[/]: {escape(problem)}", soft_wrap=True)
+        err.print(f"[yellow]warning[/]: {escape(problem)}")
     missing = result.missing()
     if missing:
-        remedy = f"layerbench run --resume {path}"
-        err.print(
-            f"[yellow]warning[/]: {len(missing)} of {len(result.header.suite.cases())} cases not measured; {remedy}"
-        )
+        text = f"{len(missing)} of {len(result.header.suite.cases())} cases not measured"
+        err.print(f"[yellow]warning[/]: {text}; layerbench run --resume {escape(str(path))}")
     return result
 
 

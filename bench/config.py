@@ -123,9 +123,15 @@ def _find(
         return name, find_layer(name)
     except (Exception, SystemExit) as error:
         if type(error) is LookupError:  # a KeyError or IndexError comes out of the layer's own file
-            raise file.error(keys, f"{error}{closest(written, layers)}", "layerbench list layers") from None
+            raise file.error(keys, f"{error}{closest(written, layers)}", _how_to_name(written)) from None
         message = f"loading {written} raised {type(error).__name__}: {' '.join(str(error).split())}"
         raise file.error(keys, message, "put the layer's own file right") from error
+
+
+def _how_to_name(layer: str) -> str:
+    if ":" in layer:
+        return "path.py:NAME from the suite's folder, or pkg.module:NAME"
+    return f"{layer}:NAME" if "." in layer else "layerbench list layers"
 
 
 @dataclass(frozen=True)

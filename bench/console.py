@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -13,15 +14,22 @@ if TYPE_CHECKING:
     from bench.gating.gate import Exit
 
 out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)  # a line stays one when piped: names can be searched for
 
-Only = Annotated[list[str] | None, typer.Option(help="Only cases whose id contains this text; may be repeated")]
+Only = Annotated[
+    list[str] | None, typer.Option(help="Only cases whose id contains this text; repeated, those that contain all")
+]
 SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
 
 
 def leave(code: Exit) -> NoReturn:
     """End the command with this exit code."""
     raise typer.Exit(int(code))
+
+
+def takes_no_more(error: OSError) -> bool:
+    """Whether an open file is full or broken. Standard output: the errors of files that were opened have names."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def load_suite(path: str) -> Suite:

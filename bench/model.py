@@ -54,6 +54,11 @@ class Status(enum.StrEnum):
     FAILED = "failed"  # raised, crashed or timed out
 
 
+def is_surprise(status: Status, expected: Status) -> bool:
+    """Whether a status is not the expected one. Skipped is never a surprise."""
+    return status not in (Status.SKIPPED, expected)
+
+
 class Verdict(enum.StrEnum):
     """What paired rounds say of one variant against the baseline."""
 
@@ -137,11 +142,12 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         for name in ("min_rounds", "slots", "warmup_calls"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least 1")
-        for name in ("seconds", "timeout", "slot", "warmup_seconds", "same_within"):
+        for name in ("seconds", "timeout", "slot", "warmup_seconds"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}; more than 0, and finite")
-        if self.target is not None and not 0 < self.target < 1:
-            raise ValueError(f"target is {self.target}; between 0 and 1")
+        for name in ("target", "same_within"):
+            if (value := getattr(self, name)) is not None and not 0 < value < 1:
+                raise ValueError(f"{name} is {value}; between 0 and 1")
 
     def conditions(self) -> dict[str, object]:
         """What makes times answer another question: under other conditions they compare with nothing."""
@@ -250,12 +256,12 @@ class Run(msgspec.Struct, frozen=True):
         return tuple(planned.case for planned in self.header.suite.cases().values() if planned.case.id not in done)
 
     def surprises(self) -> tuple[tuple[Measurement, Status], ...]:
-        """Measurements whose status is not the expected one. Skipped is never a surprise."""
+        """Measurements whose status is a surprise, with the one expected."""
         plan = self.header.suite.cases()
         return tuple(
             (measurement, plan[measurement.case.id].expect)
             for measurement in self.measurements
-            if measurement.status not in (Status.SKIPPED, plan[measurement.case.id].expect)
+            if is_surprise(measurement.status, plan[measurement.case.id].expect)
         )
 
 

@@ -68,7 +68,7 @@ class Display:
         skipped, self._skipped = self._skipped, []
         if skipped:
             names = ", ".join(one.case.variant for one in skipped)
-            text = escape(f"  {names}  skipped: {skipped[0].reason}")
+            text = escape(f"  {names}  skipped: {one_line(skipped[0].reason)}")
             self._console.print(f"[dim]{text}[/]", highlight=False, soft_wrap=True)
 
     def _title(self, case: Case) -> None:
@@ -114,7 +114,7 @@ def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str
     if prepared.error is not None:
         line += f"  error {error(prepared.error)}"
     if prepared.reason:
-        line += f"  {escape(prepared.reason.splitlines()[0])}"
+        line += f"  {escape(one_line(prepared.reason))}"
     return f"{line}  [red]expected {expected}[/]" if expected else line
 
 
@@ -122,7 +122,7 @@ def result_line(measurement: Measurement) -> str:
     """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`."""
     name = _start(measurement.case)
     if measurement.status is not Status.OK:
-        return f"{name}[red]{measurement.status}: {escape(measurement.reason.splitlines()[0])}[/]"
+        return f"{name}[red]{measurement.status}: {escape(one_line(measurement.reason))}[/]"
     parts = []
     for metric in (measurement.metric("latency"), measurement.metric("device")):
         if metric is not None:
@@ -130,6 +130,12 @@ def result_line(measurement: Measurement) -> str:
             parts.append(f"{metric.name} {show(summary.centre, 's')} {spread(summary.half_width)}")
     warnings = f"  [yellow]{escape('; '.join(measurement.warnings))}[/]" if measurement.warnings else ""
     return name + "   ".join(parts) + warnings
+
+
+def one_line(reason: str, most: int = 300) -> str:
+    """A reason's lines as one, cut to `most` characters with an ellipsis."""
+    text = "; ".join(line.strip() for line in reason.splitlines() if line.strip()).replace(":; ", ": ")
+    return f"{text[: most - 1]}…" if len(text) > most else text
 
 
 def _start(case: Case) -> str:

@@ -57,7 +57,7 @@ class SuiteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def closest(word: object, known: Sequence[str]) -> str:
     """`; did you mean 'x'?`, or nothing when no known word is near."""
     found = difflib.get_close_matches(str(word), known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return f"; did you mean {str(found[0])!r}?" if found else ""  # the repr of an enum's member is not its word
 
 
 class File:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sysconfig
 from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
 
 from bench import check
 from bench.gating.arms import Arm
@@ -25,7 +30,14 @@ from bench.protocol import (
 )
 from bench.session import Session
 from bench.task import NoGradient
-from layers import Unavailable
+from layers import BUILTIN, Unavailable
+
+LAYERS = Path(inspect.getfile(Unavailable)).parent
+# Folders as frames spell them, whose code is no user's.
+OTHERS = (
+    *(str(folder) for folder in (Path(__file__).parent, Path(torch.__file__).parent, LAYERS.parent / "ext")),
+    *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 def serve(connection: Connection, allocator: str, arm: Arm | None = None) -> None:
@@ -91,14 +103,24 @@ class Worker:
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type: first lines`, with the place in the user's code where there is one."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()][:8]
-    text = f"{type(error).__name__}: " + "\n".join(lines) if lines else type(error).__name__
-    traceback, place = error.__traceback__, ""
-    ours = os.path.dirname(__file__)  # noqa: PTH120 - as the frames spell it
+    """`Type (at file:line): first lines and notes`; the place is the last in a layer's own file or the user's code."""
+    place, traceback = "", error.__traceback__
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if not code.co_filename.startswith(ours) and f"{os.sep}torch{os.sep}" not in code.co_filename:
-            place = f" (at {os.path.relpath(code.co_filename)}:{traceback.tb_lineno})"
+        file = traceback.tb_frame.f_code.co_filename
+        if _is_users(file):
+            place = f" (at {os.path.relpath(file)}:{traceback.tb_lineno})"
         traceback = traceback.tb_next
-    return text + place
+    lines = [*_lines(str(error)), *(line for note in getattr(error, "__notes__", ()) for line in _lines(note))]
+    return f"{type(error).__name__}{place}" + (": " + "\n".join(lines) if lines else "")
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.strip().splitlines() if line.strip()][:8]
+
+
+def _is_users(file: str) -> bool:
+    """Whether code is in a layer's own file, built in or the user's: not Python's, a library's or the harness's."""
+    path = Path(file)
+    if path.parent == LAYERS:
+        return path.stem in BUILTIN
+    return not file.startswith("<") and not any(path.is_relative_to(folder) for folder in OTHERS)

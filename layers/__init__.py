@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 BUILTIN = ("unfold_conv2d", "shift", "vecadd", "sign_gate")
 
+OURS = ("bench", "ext", "layers")  # packages that hide a user's of the same name
+
 Inputs = tuple[Tensor, ...]
 
 
@@ -76,16 +78,26 @@ def load(name: str) -> Layer:
     if ":" not in name:
         if name not in BUILTIN:
             raise LookupError(f"unknown layer {name!r}")
-        layer = importlib.import_module(f"layers.{name}").LAYER
-    else:
-        source, _, attribute = name.rpartition(":")
-        module = _module_at(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-        layer = getattr(module, attribute, None)
-        if layer is None:
-            raise LookupError(f"{source} defines no {attribute!r}")
+        name = f"layers.{name}:LAYER"
+    source, _, attribute = name.rpartition(":")
+    module = _module_at(Path(source)) if source.endswith(".py") else _module_named(source)
+    layer = getattr(module, attribute, None)
     if not isinstance(layer, Layer):
-        raise LookupError(f"{name} is a {type(layer).__name__}, not a layers.Layer")
+        found = ", ".join(key for key, value in vars(module).items() if isinstance(value, Layer)) or "none"
+        what = f"defines no {attribute!r}" if layer is None else f"has {attribute!r}, but not as a layers.Layer"
+        raise LookupError(f"{source} {what}; layers there: {found}")
     return layer
+
+
+def _module_named(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that the module itself imports
+        package = name.partition(".")[0]
+        why = f": layerbench's own package {package!r} hides any other of that name" if package in OURS else ""
+        raise LookupError(f"no module {error.name!r}{why}") from None
 
 
 def _module_at(path: Path) -> Any:
@@ -95,6 +107,9 @@ def _module_at(path: Path) -> Any:
     # alone, for TorchScript and pickle write it into what they save.
     name = f"layer_file_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
     if name not in sys.modules:
+        folder = str(path.resolve().parent)
+        if folder not in sys.path:
+            sys.path.append(folder)  # for the files beside it; last, to hide nothing
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None  # a .py file always has a loader

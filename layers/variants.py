@@ -7,6 +7,7 @@ reason where the variant cannot exist; whatever the layer's own code raises pass
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 import shutil
@@ -160,7 +161,7 @@ def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Mod
         raise Unavailable(f"layer {layer.name} has no {name!r} version")
     state = module.state_dict()
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
-    version = layer.versions[name](**params).to(inputs[0].device, dtype).train(module.training)
+    version = construct(layer, name, params).to(inputs[0].device, dtype).train(module.training)
     version.load_state_dict(state)
     return version
 
@@ -212,7 +213,7 @@ def make(
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
-        module = layer.versions["eager"](**params).to(device).train(training)
+        module = construct(layer, "eager", params).to(device).train(training)
         if dtype.is_floating_point:
             module.to(dtype)
         if name in VARIANTS:
@@ -241,6 +242,29 @@ def complete(layer: Layer, params: Mapping[str, Any]) -> dict[str, Any]:
     return {**layer.defaults, **params}
 
 
+def construct(layer: Layer, name: str, params: Mapping[str, Any]) -> nn.Module:
+    """Version `name` of a layer. TypeError where it does not take the parameters, besides what it raises itself."""
+    version = layer.versions[name]
+    _takes(version, f"the {name!r} version of {layer.name} does not take its parameters", **params)
+    return version(**params)
+
+
+def _takes(function: Callable[..., Any], otherwise: str, *args: Any, **params: Any) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin may have none
+        return
+    try:
+        signature.bind(*args, **params)
+    except TypeError as error:
+        raise TypeError(f"{otherwise}: {error}") from None
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def draw(
     factory: Callable[..., Inputs],
     params: Mapping[str, Any],
@@ -253,9 +277,14 @@ def draw(
 
     Raises TypeError where that is no tuple of tensors.
     """
-    drawn = factory(seeded(seed), **params)
-    if not isinstance(drawn, tuple | list) or not all(isinstance(one, Tensor) for one in drawn):
-        raise TypeError(f"the layer's inputs are a {type(drawn).__name__}, not a tuple of tensors: return (x,) for one")
+    generator = seeded(seed)
+    _takes(factory, "the layer's inputs factory does not take its parameters", generator, **params)
+    drawn = factory(generator, **params)
+    if not isinstance(drawn, tuple | list):
+        raise TypeError(f"the layer's inputs are {_a(drawn)}, not a tuple of tensors: return (x,) for one")
+    for number, one in enumerate(drawn):
+        if not isinstance(one, Tensor):
+            raise TypeError(f"input {number} is {_a(one)}, not a tensor")
     return tuple(_cast(tensor, dtype).to(device) for tensor in drawn)
 
 

@@ -319,6 +319,7 @@ def test_a_wrong_type_is_an_error_in_words_of_yaml(fault: Any, text: str, expect
         ("target: 2", "suite.yaml:3: policy.target: is 2.0; between 0 and 1"),
         ("timeout: .inf", "suite.yaml:3: policy.timeout: is inf; more than 0, and finite"),
         ("seconds: .nan", "suite.yaml:3: policy.seconds: is nan; more than 0"),
+        ("same_within: 1", "suite.yaml:3: policy.same_within: is 1.0; between 0 and 1"),
         ("allocator: wram", "suite.yaml:3: policy.allocator: is 'wram'; did you mean 'warm'? (one of warm, default)"),
     ],
 )
@@ -339,7 +340,16 @@ def test_the_message_has_place_value_and_remedy(fault: Any) -> None:
     ("text", "expected"),
     [
         ("groups:\n- layer: cnv\n", "suite.yaml:2: layer: unknown layer 'cnv'; did you mean 'conv'?"),
-        (group("direction: forwards"), "suite.yaml:4: axes.direction: unknown direction 'forwards'; did you mean"),
+        (
+            group("direction: backwards"),
+            "suite.yaml:4: axes.direction: unknown direction 'backwards'; did you mean 'backward'? (one of inference, ",
+        ),
+        ("groups:\n- layer: own.py\n", "suite.yaml:2: layer: unknown layer 'own.py' (own.py:NAME)"),
+        ("groups:\n- layer: own\n", "suite.yaml:2: layer: unknown layer 'own' (layerbench list layers)"),
+        (
+            "groups:\n- layer: own.py:MINE\n",
+            "suite.yaml:2: layer: unknown layer 'own.py:MINE' (path.py:NAME from the suite's folder, or pkg.",
+        ),
         (group("dtype: float16"), "suite.yaml:4: axes.dtype: unknown dtype 'float16'; did you mean 'bfloat16'?"),
         (group("dtype: float32", layer="whole"), "suite.yaml:4: axes.dtype: unknown dtype 'float32' (one of int64)"),
         (group("device: gpu"), "suite.yaml:4: axes.device: device cannot be 'gpu' (cpu, cuda or cuda:N)"),

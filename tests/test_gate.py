@@ -217,6 +217,37 @@ def test_an_inconclusive_case_says_what_was_odd_about_its_measurement(
     assert (line.result, line.reason) == (Result.INCONCLUSIVE if reason else Result.OK, reason)
 
 
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        ([("ok", "ok"), ("skipped", "ok")], Exit.OK),
+        ([("skipped", "ok"), ("skipped", "skipped")], Exit.INCONCLUSIVE),
+        ([("skipped", "skipped")], Exit.OK),
+        ([("incorrect", "incorrect"), ("skipped", "ok")], Exit.OK),
+        ([("skipped", "ok"), ("ok", "incorrect")], Exit.BAD),
+        ([("ok", "skipped")], Exit.BAD),
+    ],
+)
+def test_nothing_but_skipped_cases_is_inconclusive_unless_expected(found: list[tuple[str, str]], code: Exit) -> None:
+    assert gate.status_exit([(Status(status), Status(expected)) for status, expected in found]) is code
+
+
+def test_an_arm_with_a_layers_package_of_its_own_is_entered_with_ours(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "__init__.py").write_text("raise RuntimeError('not ours')", encoding="utf-8")
+    (tmp_path / "mine.py").write_text("from layers import BUILTIN", encoding="utf-8")
+    code = (
+        "import sys; from pathlib import Path; from bench.gating.arms import Arm; here = Path(sys.argv[1]); "
+        "Arm('B', 'REV', '0' * 40, False, here, here, (str(here),), here).enter(); "
+        "import mine, layers.variants; print(mine.BUILTIN == layers.BUILTIN)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert (
+        subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent).stdout
+        == "True\n"
+    )
+
+
 def test_a_generation_of_no_cases_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ab, "Workers", Scripted)
     pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")

@@ -45,6 +45,14 @@ def test_a_step_is_found_where_it_is_and_as_large_as_it_is() -> None:
     assert step.change == pytest.approx(1.1, rel=0.01)
 
 
+def test_a_setting_is_one_line_however_narrow_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = case(f"a_layer_of_a_long_name{100 * '_'}.py:NAME")
+    made = run_of(ok(long, 1e-6))
+    (tmp_path / "run.jsonl").write_bytes(encode_line(made.header) + encode_line(made.measurements[0]))
+    assert cli.command(["history", str(tmp_path)]) == 0
+    assert f"\n{long.setting}\n" in capsys.readouterr().out
+
+
 def test_steps_up_and_down_are_both_found() -> None:
     found = steps(levels((15, 1.0), (15, 1.2), (15, 1.0)), within=0.03)
     assert [step.at for step in found] == [15, 30]

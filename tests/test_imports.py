@@ -63,7 +63,9 @@ TABLE: dict[str, set[str]] = {
         "layers",
         "torch",
     ),
-    "bench.worker": may("check gating.arms machine.environment machine.memory model protocol session task", "layers"),
+    "bench.worker": may(
+        "check gating.arms machine.environment machine.memory model protocol session task", "layers", "torch"
+    ),
     "bench.workers": may("gating.arms protocol"),
     "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),
     "bench.gating.gaterun": may(

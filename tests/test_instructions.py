@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -145,7 +146,8 @@ def test_a_case_that_raises_or_dies_is_told_and_the_others_are_counted() -> None
     found = count([raises, gpu, dies, case(), program], Policy()).cases
     assert list(found) == [one.id for one in (raises, gpu, dies, case(), program)]
     assert found[raises.id].status is Status.FAILED
-    assert "RuntimeError: the layer's own trouble (at " in found[raises.id].reason
+    assert found[raises.id].reason.startswith(f"RuntimeError (at {os.path.relpath(FAULTY)}:")
+    assert found[raises.id].reason.endswith("): the layer's own trouble")
     assert found[dies.id] == Count(Status.FAILED, "its process was killed (SIGKILL): out of memory, most likely")
     assert found[gpu.id] == Count(Status.SKIPPED, "valgrind counts no instructions of a GPU")
     assert found[program.id].status is Status.SKIPPED

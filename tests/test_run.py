@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
+from runs import case
 
 from bench import cli
-from bench.model import Run, Status, load_run
-from bench.protocol import Describe, Described
+from bench.model import Measurement, Run, Status, load_run
+from bench.progress import checked_line, result_line
+from bench.protocol import Describe, Described, Prepared
+from bench.worker import describe_error
 from bench.workers import Workers
+from ext import ops
+from layers import shift, variants
 
 TESTS = Path(__file__).parent
 Write = Callable[..., Path]
@@ -29,8 +37,6 @@ def suite(tmp_path: Path) -> Write:
     """Write a suite of faulty layers: names, or (name, axes, expect) for each."""
 
     def write(*groups: tuple[str, dict[str, Any]] | str, expect: str = "", **policy: Any) -> Path:
-        import json  # a subset of YAML
-
         policy = {"seconds": 0.05, "min_rounds": 1, "slots": 1, "slot": 0.001, "warmup_calls": 2} | policy
         entries = []
         for group in groups:
@@ -79,7 +85,7 @@ def test_a_right_layer_is_timed_in_all_directions(suite: Write) -> None:
 @pytest.mark.parametrize(
     ("layer", "direction", "status", "words"),
     [
-        ("RAISES", "inference", "failed", "RuntimeError: the layer's own trouble"),
+        ("RAISES", "inference", "failed", "): the layer's own trouble"),
         ("NOT_A_TENSOR", "inference", "failed", "returned list, not a tensor"),
         ("DETACHED", "backward", "failed", "no gradient path"),
         ("DETACHED", "forward_backward", "failed", "no gradient path"),
@@ -142,8 +148,9 @@ def test_a_cuda_case_without_a_device_is_skipped_and_fine(suite: Write) -> None:
 
 def test_more_threads_than_cpus_are_skipped(suite: Write) -> None:
     code, run = execute(suite(("DOUBLE", {"threads": 1000})))
-    assert (code, statuses(run)) == (0, ["skipped", "skipped"])
+    assert statuses(run) == ["skipped", "skipped"]
     assert "1000 threads on" in run.measurements[0].reason
+    assert code == 3  # nothing was measured, and the suite does not expect that
 
 
 def test_names_in_any_script_survive(suite: Write, tmp_path: Path) -> None:
@@ -289,7 +296,15 @@ def test_check_alone_finds_what_a_run_would(suite: Write, capsys: pytest.Capture
     assert cli.command(["check", str(suite("DOUBLE", "IN_PLACE"))]) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert "modifies its input 0 expected ok" in output
-    assert "4 cases checked, 1 not as expected" in output
+    assert "4 cases checked, 0 skipped, 1 not as expected" in output
+
+
+def test_a_check_of_nothing_is_inconclusive_and_says_so(suite: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    path = suite(("DOUBLE", {"threads": [1, 1000]}))
+    assert cli.command(["check", str(path)]) == 0
+    assert "2 cases checked, 2 skipped, 0 not as expected" in capsys.readouterr().out
+    assert cli.command(["check", str(path), "--only", "/1000t/"]) == 3
+    assert "0 cases checked, 2 skipped, 0 not as expected" in capsys.readouterr().out
 
 
 def test_comparing_a_run_with_itself_finds_nothing(suite: Write, tmp_path: Path) -> None:
@@ -297,6 +312,120 @@ def test_comparing_a_run_with_itself_finds_nothing(suite: Write, tmp_path: Path)
     assert run.measurements[0].status is Status.OK
     folder = str(tmp_path / "run")
     assert cli.command(["compare", folder, folder, "--within", "0.5"]) == 0
+
+
+@pytest.mark.parametrize("within", ["-1", "0", "1", "nan", "inf"])
+def test_a_fraction_that_is_none_is_a_mistake(within: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.command(["compare", "missing", "missing", "--within", within]) == 2
+    assert re.fullmatch(r"error: --within: is \S+; between 0 and 1 \(0.03 is 3 %\)\n", capsys.readouterr().err)
+
+
+def commands(parent: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield names, parent
+    for name, child in getattr(parent, "commands", {}).items():
+        yield from commands(child, (*names, name))
+
+
+def test_no_help_loses_words_in_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    found = dict(commands(typer.main.get_command(cli.app)))
+    assert len(found) > 10
+    texts = [text for one in found.values() for text in (one.help, *(getattr(each, "help", "") for each in one.params))]
+    assert [text for text in texts if text and "[" in text] == []
+    assert cli.command(["compare", "--help"]) == 0
+    assert "[default: (the new suite's same_within)]" in capsys.readouterr().out
+
+
+def test_an_unexpected_case_is_named_on_one_line(suite: Write) -> None:
+    path = suite("DOUBLE", expect="incorrect")
+    command = [sys.executable, "-m", "bench", "run", str(path), "--out", str(path.parent / "run")]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=os.environ | {"COLUMNS": "40"})
+    (name,) = (one.case.id for one in load_run(path.parent / "run").measurements if one.case.variant == "native")
+    assert f"unexpected: {name} is ok, expected incorrect\n" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["schema"], ["--help"]])
+def test_output_that_cannot_be_written_is_an_error_of_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", *arguments],
+            cwd=TESTS.parent,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (2, "error: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["schema"], ["--help"]])
+def test_a_reader_of_the_output_may_leave(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write) as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", *arguments],
+            cwd=TESTS.parent,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (141, "")  # as if SIGPIPE had ended it
+
+
+def test_a_layer_finds_the_files_beside_it_and_a_users_layers_package_hides_nothing(tmp_path: Path) -> None:
+    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers" / "__init__.py").write_text("raise RuntimeError('not ours')\n", encoding="utf-8")
+    (tmp_path / "own" / "deep").mkdir(parents=True)
+    (tmp_path / "own" / "deep" / "beside.py").write_text("import torch\nDOUBLE = torch.nn.Identity\n", encoding="utf-8")
+    (tmp_path / "own" / "deep" / "mine.py").write_text(
+        "import torch\nfrom beside import DOUBLE\nfrom layers import Layer\n"
+        "MINE = Layer('mine', {'eager': DOUBLE}, lambda generator: (torch.ones(3),))\n",
+        encoding="utf-8",
+    )
+    suite = "groups: [{layer: 'deep/mine.py:MINE', axes: {direction: inference, threads: 1}}]\n"
+    (tmp_path / "own" / "suite.yaml").write_text(suite, encoding="utf-8")
+    start = "import sys; from bench.cli import main; sys.argv[1:] = ['check', 'own/suite.yaml']; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", start],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(TESTS.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1 cases checked, 0 skipped, 0 not as expected" in done.stdout
+
+
+# How an error is told
+
+
+def described(code: str, file: str) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        exec(compile(code, file, "exec"), {})
+    return describe_error(caught.value.with_traceback(caught.tb.tb_next))  # without the frame of this function
+
+
+def test_the_place_of_an_error_is_behind_its_type_and_all_its_lines_follow() -> None:
+    told = described("error = ValueError('nope\\nnor this')\nerror.add_note('try that')\nraise error", "mine.py")
+    assert told == "ValueError (at mine.py:3): nope\nnor this\ntry that"
+    assert described("raise ValueError", "mine.py") == "ValueError (at mine.py:1)"
+
+
+@pytest.mark.parametrize("file", ["<string>", *(inspect.getfile(one) for one in (torch, json, pytest, variants, ops))])
+def test_only_a_layers_file_and_the_users_code_are_named_as_places(file: str) -> None:
+    code = f"exec(compile('raise ValueError(1)', {file!r}, 'exec'))"
+    assert described(code, "<string>") == "ValueError: 1"
+    assert described(code, "mine.py") == "ValueError (at mine.py:1): 1"
+    assert described(code, inspect.getfile(shift)) == f"ValueError (at {os.path.relpath(inspect.getfile(shift))}:1): 1"
+
+
+def test_a_reason_of_many_lines_is_shown_in_one() -> None:
+    long = Prepared(Status.FAILED, "ValueError (at mine.py:3): nope\n\n  because:\n" + 1000 * "x")
+    shown = checked_line(case(), long, None)
+    assert "failed  ValueError (at mine.py:3): nope; because: xxx" in shown
+    assert shown.endswith("x…")
+    assert len(shown) < 350
+    failed = Measurement(case(), Status.FAILED, "one\ntwo")
+    assert result_line(failed).endswith("[red]failed: one; two[/]")
 
 
 def test_only_part_of_a_suite_can_be_run(suite: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

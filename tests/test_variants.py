@@ -18,7 +18,7 @@ from bench import check
 from bench.reference import Reference
 from ext import build, ops
 from layers import Layer, Unavailable, variants
-from layers.variants import VARIANTS, Made
+from layers.variants import VARIANTS, Made, construct
 
 ROOT = Path(__file__).parent.parent
 GRAPHS = ["eager_graph", "native_graph", "custom_op_graph"]
@@ -221,9 +221,16 @@ def test_torchscript_reads_a_loop_over_a_growing_list_differently_which_only_a_c
     assert torch.equal(scripted.call(x), x + 1)
 
 
-@pytest.mark.parametrize("drawn", [torch.ones(3), [torch.ones(3), 4], None])
-def test_inputs_that_are_no_tuple_of_tensors_are_said_to_be_so(drawn: Any) -> None:
-    with pytest.raises(TypeError, match="not a tuple of tensors: return \\(x,\\) for one"):
+@pytest.mark.parametrize(
+    ("drawn", "message"),
+    [
+        (torch.ones(3), r"inputs are a Tensor, not a tuple of tensors: return \(x,\) for one"),
+        (None, r"inputs are a NoneType, not a tuple of tensors: return \(x,\) for one"),
+        ([torch.ones(3), 4], "^input 1 is an int, not a tensor$"),
+    ],
+)
+def test_inputs_that_are_no_tuple_of_tensors_are_said_to_be_so(drawn: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         variants.draw(lambda generator: drawn, {}, seed=0, dtype=torch.float32, device="cpu")
 
 
@@ -372,6 +379,53 @@ def test_a_users_layer_is_loaded_by_path_or_by_dotted_name(tmp_path: Path, monke
     for missing in ("users_layer:TRIPLE", "users_layer:NOT_A_LAYER", f"{tmp_path / 'no.py'}:DOUBLE"):
         with pytest.raises(LookupError):
             layers.load(missing)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("users_layer:TRIPLE", "users_layer defines no 'TRIPLE'; layers there: DOUBLE"),
+        ("users_layer:NOT_A_LAYER", "users_layer has 'NOT_A_LAYER', but not as a layers.Layer; layers there: DOUBLE"),
+        ("users_layer.py:TRIPLE", "users_layer.py defines no 'TRIPLE'; layers there: DOUBLE"),
+        ("no/such.py:DOUBLE", "no file no/such.py"),
+        ("no_such.module:DOUBLE", "no module 'no_such'"),
+        ("users_layer.more:DOUBLE", "no module 'users_layer.more'"),
+        (
+            "layers.mine:DOUBLE",
+            "no module 'layers.mine': layerbench's own package 'layers' hides any other of that name",
+        ),
+    ],
+)
+def test_a_name_that_means_no_layer_is_answered_with_those_that_do(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "users_layer.py").write_text(USERS_LAYER, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "users_layer", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LookupError) as caught:
+        layers.load(name)
+    assert str(caught.value) == message
+
+
+def test_what_a_layers_own_import_lacks_is_no_unknown_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking.py").write_text("import no_such_library\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        layers.load("lacking:LAYER")
+
+
+BUILTIN: Any = dict  # has no signature
+
+
+def test_a_version_that_does_not_take_its_parameters_is_named() -> None:
+    layer = replace(layers.load("vecadd"), versions={"eager": lambda m: nn.Identity(), "builtin": BUILTIN})
+    with pytest.raises(TypeError) as caught:
+        construct(layer, "eager", {"n": 3})
+    message = "the 'eager' version of vecadd does not take its parameters: missing a required argument: 'm'"
+    assert str(caught.value) == message
+    assert isinstance(construct(layer, "eager", {"m": 3}), nn.Identity)
+    assert isinstance(construct(layer, "builtin", {"m": 3}), dict)
 
 
 def test_drawn_integers_keep_their_dtype_and_floats_take_the_one_asked_for() -> None:

@@ -28,11 +28,16 @@ def render(history: History) -> RenderableType:
     for series in history.series:
         settings.setdefault(series.case.setting, []).append(series)
     name = max((len(_name(series)) for series in history.series), default=0)
-    shown = [part for title, group in settings.items() for part in (Text(f"\n{title}", "bold"), _table(group, name))]
+    shown = [part for title, group in settings.items() for part in (_title(title), _table(group, name))]
     head = Text(f"{history.runs} run{'' if history.runs == 1 else 's'} of {history.machine}", "dim")
     left_out = [Text(f"left out: {text}", "yellow") for text in history.left_out]
     words = "trend: from first to latest run by the median slope, where 95 % sure; steps: from that run on, 99 % sure"
     return Group(head, *left_out, *shown, Text(f"\n{words}", "dim"))
+
+
+def _title(setting: str) -> Text:
+    """On one line however narrow the console is, so that names can be searched for."""
+    return Text(f"\n{setting}", "bold", no_wrap=True, overflow="ignore")
 
 
 def _table(group: Sequence[Series], name: int) -> Table:

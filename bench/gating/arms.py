@@ -7,6 +7,7 @@ an arm, so only what it imports afterwards (`layers`, `ext`, a user's own module
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import subprocess
 import sys
@@ -52,6 +53,9 @@ class Arm:
         """Make what this process imports from now on come from the arm. Call it before `layers` is imported."""
         if early := sorted(name for name in sys.modules if name.partition(".")[0] in ("layers", "ext")):
             raise RuntimeError(f"{early[0]} was imported before the arm was entered")
+        if not any(Path(path, "layers", "variants.py").is_file() for path in self.paths):
+            for name in ("layers", "ext"):  # ours, before packages of the user's with these names take their place
+                importlib.import_module(name)
         _BEFORE.update(sys.modules)
         sys.path[:0] = self.paths
         # torch keys what it compiles by name alone: without a folder of its own, each arm would overwrite the other's.

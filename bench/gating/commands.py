@@ -90,7 +90,7 @@ def gate(
                 report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
             report = msgspec.structs.replace(report, lines=(*report.lines, *lost))
     except KeyboardInterrupt:
-        err.print(f"interrupted: what was measured is in {place / gaterun.FILE}")
+        err.print(f"interrupted: what was measured is in {escape(str(place / gaterun.FILE))}")
         leave(Exit.INTERRUPTED)
     except UserError:
         with suppress(OSError):  # not where something is in it
@@ -111,7 +111,7 @@ def update(
     from bench.gating import arms, baselines
     from bench.gating.gate import Exit
     from bench.model import Status
-    from bench.progress import TimeBar
+    from bench.progress import TimeBar, one_line
     from bench.units import percent
 
     resolved = load_suite(suite)
@@ -121,7 +121,7 @@ def update(
         machine = baselines.fingerprint(resolved, arm, place)
         measured = baselines.measure(resolved, arm, place, bar.show, machine)
     for one in measured.stored:
-        text = f"noise {percent(one.noise)}" if one.status is Status.OK else f"{one.status}: {one.reason}"
+        text = f"noise {percent(one.noise)}" if one.status is Status.OK else f"{one.status}: {one_line(one.reason)}"
         out.print(f"  {escape(one.key)}  {escape(text)}", soft_wrap=True)
     bad = [one for one in measured.stored if one.status in (Status.INCORRECT, Status.FAILED)]
     plan = resolved.cases()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from bench.gating.verdicts import Finding, Outcome
-from bench.model import Run, Status, Verdict
+from bench.model import Status, Verdict, is_surprise
 from bench.stats import Comparison
 
 if TYPE_CHECKING:
@@ -28,9 +28,13 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130
 
 
-def run_exit(run: Run) -> Exit:
-    """Fine when every case has the status that the suite expects; skipped ones pass."""
-    return Exit.BAD if run.surprises() else Exit.OK
+def status_exit(found: Sequence[tuple[Status, Status]]) -> Exit:
+    """Of the status of every case and the one that the suite expects: fine when they agree. A skipped case passes, but
+    nothing but skipped cases says nothing, unless all are expected to be."""
+    if any(is_surprise(status, expected) for status, expected in found):
+        return Exit.BAD
+    nothing = all(status is Status.SKIPPED for status, _ in found)
+    return Exit.INCONCLUSIVE if nothing and any(expected is not Status.SKIPPED for _, expected in found) else Exit.OK
 
 
 def comparison_exit(changes: Sequence[Change], *, same_machine: bool) -> Exit:

@@ -270,7 +270,7 @@ def serve(descriptor: int) -> None:
     os.set_inheritable(descriptor, False)  # a compiler left running would keep the connection open
     connection = Connection(descriptor)
     order: Order = connection.recv()
-    sys.path.insert(0, str(Path.cwd()))  # a user's pkg.module:NAME, as the command line finds it
+    sys.path.append(str(Path.cwd()))  # a user's pkg.module:NAME, as the command line finds it
     if order.arm is not None:
         order.arm.enter()
     from bench.gating import counted  # only now: it imports layers
