@@ -129,25 +129,24 @@ def compare(
     old: RunFolder,
     new: RunFolder,
     within: Annotated[
-        float | None,
-        typer.Option(help="Changes up to this fraction are the same", show_default="the new suite's same_within"),
-    ] = None,
+        float,
+        typer.Option(help="Changes up to this fraction are the same: two runs of the same code differ by as much"),
+    ] = 0.08,
 ) -> None:
     """Compare two runs case by case: what became faster or slower, what is missing."""
     from bench.formats import terminal
     from bench.gating import gate
-    from bench.table import compare_runs
+    from bench.table import compare_runs, unlike
 
-    if within is not None and not 0 < within < 1:
+    if not 0 < within < 1:
         raise UserError(f"is {within}; between 0 and 1", place="--within", remedy="0.03 is 3 %")
     older, newer = _load(old), _load(new)
-    changes = compare_runs(newer, older, newer.header.suite.policy.same_within if within is None else within)
+    changes = compare_runs(newer, older, within)
     out.print(terminal.render_comparison(changes))
-    machines = [one.header.environment.get("fingerprint") for one in (older, newer)]
-    if machines[0] != machines[1]:
-        shown = "\n  ".join(escape(str(one)) for one in machines)
-        err.print(f"not comparable: the runs come from different machines or software:\n  {shown}")
-    code = gate.comparison_exit(changes, same_machine=machines[0] == machines[1])
+    apart = unlike(older.header, newer.header)
+    for difference in apart:
+        err.print(f"not comparable: {escape(difference)}")
+    code = gate.comparison_exit(changes, alike=not apart)
     out.print(terminal.comparison_summary(changes, code))
     leave(code)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench import stats
-from bench.model import Case, Measurement, Run, show_value
+from bench.model import Case, Header, Measurement, Run, show_value
 from bench.rows import COMPARED, Row, incomparable, starved, undecided, view
 from bench.stats import Comparison
 
@@ -94,12 +94,15 @@ class Change:
         return tuple(f"{side}: {text}" for side, measurement in sides if measurement for text in measurement.warnings)
 
 
-# Six runs of the same code minutes apart on a CPU, each with each: 3.5 % of the verdicts were false at 3 %, the limit
-# inside a run, 0.6 % at 5 %, none of 1,320 at 8 %. Only pairs of processes in turns (gate) see less.
-UNPAIRED_WITHIN = 0.08
+def unlike(old: Header, new: Header) -> list[str]:
+    """Why the times of two runs answer different questions: another machine, other software, other conditions."""
+    machines = [str(one.environment.get("fingerprint")) for one in (old, new)]
+    found = [] if machines[0] == machines[1] else ["different machines or software:\n  " + "\n  ".join(machines)]
+    before, now = old.suite.policy.conditions(), new.suite.policy.conditions()
+    return found + [f"{name} was {before[name]} and is {now[name]}" for name in now if before[name] != now[name]]
 
 
-def compare_runs(new: Run, old: Run, same_within: float = UNPAIRED_WITHIN) -> list[Change]:
+def compare_runs(new: Run, old: Run, same_within: float) -> list[Change]:
     """Match two runs case by case, by id; every case of either run is in the answer.
 
     In the order of the new run, then what only the old one has. Each ok pair gives one Change per

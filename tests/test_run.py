@@ -332,7 +332,7 @@ def test_no_help_loses_words_in_square_brackets(capsys: pytest.CaptureFixture[st
     texts = [text for one in found.values() for text in (one.help, *(getattr(each, "help", "") for each in one.params))]
     assert [text for text in texts if text and "[" in text] == []
     assert cli.command(["compare", "--help"]) == 0
-    assert "[default: (the new suite's same_within)]" in capsys.readouterr().out
+    assert "[default: 0.08]" in capsys.readouterr().out
 
 
 def test_an_unexpected_case_is_named_on_one_line(suite: Write) -> None:

@@ -11,7 +11,7 @@ from runs import case, metric, ok, run_of, showcase
 from bench.gating import gate
 from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
 from bench.rows import Row, view
-from bench.table import compare_runs, frame
+from bench.table import compare_runs, frame, unlike
 from bench.units import error, ratio, show, spread
 
 
@@ -189,9 +189,15 @@ def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
     assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
 
 
+def test_runs_under_other_conditions_are_unlike() -> None:
+    here, cold = run_of(ok(case(), 1e-3)), run_of(ok(case(), 1e-3), cache="cold", tf32=True)
+    assert unlike(here.header, here.header) == []
+    assert unlike(here.header, cold.header) == ["cache was warm and is cold", "tf32 was False and is True"]
+
+
 def test_a_layer_by_another_path_is_said_to_be_the_same_file() -> None:
     here, there = ok(case("attention.py:LAYER"), 1e-3), ok(case("mine/attention.py:LAYER"), 1e-3)
-    reasons = [change.why for change in compare_runs(run_of(here), run_of(there))]
+    reasons = [change.why for change in compare_runs(run_of(here), run_of(there), 0.08)]
     assert all("the same file by another path, from another folder: " in reason for reason in reasons)
 
 
@@ -201,7 +207,7 @@ def test_a_metric_that_one_run_alone_has_is_not_passed_over() -> None:
     latency, device = compare_runs(run_of(without), run_of(with_device), 0.03)
     assert latency.comparison is not None
     assert (device.comparison, device.why) == (None, "device time in the old run only")
-    assert gate.comparison_exit([latency, device], same_machine=True) is gate.Exit.NOT_COMPARABLE
+    assert gate.comparison_exit([latency, device], alike=True) is gate.Exit.NOT_COMPARABLE
 
 
 def test_what_takes_no_gpu_time_in_either_run_is_nothing_to_compare() -> None:

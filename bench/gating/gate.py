@@ -37,9 +37,9 @@ def status_exit(found: Sequence[tuple[Status, Status]]) -> Exit:
     return Exit.INCONCLUSIVE if nothing and any(expected is not Status.SKIPPED for _, expected in found) else Exit.OK
 
 
-def comparison_exit(changes: Sequence[Change], *, same_machine: bool) -> Exit:
+def comparison_exit(changes: Sequence[Change], *, alike: bool) -> Exit:
     """Not comparable beats a regression, a regression beats doubt: what cannot be trusted must not look decided."""
-    if not same_machine or not changes or any(_lost(change) for change in changes):
+    if not alike or not changes or any(_lost(change) for change in changes):
         return Exit.NOT_COMPARABLE
     if any(_worse(change) for change in changes):
         return Exit.BAD
