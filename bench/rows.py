@@ -14,6 +14,7 @@ from bench.units import show
 
 MISSING = "missing"  # status of a case that the suite plans and the run has not reached
 STARVED = 0.25  # share of its time without a CPU from which on a case decides nothing; quiet runs stay under 0.2
+STEPS = 0.08  # by which steps that stream differ between identical processes on a CPU, and so decide nothing
 COMPARED = ("latency", "device")  # metrics for which a speed-up is worked out
 
 # Every format of a report asks for the same numbers.
@@ -186,9 +187,23 @@ def starved(one: Measurement, other: Measurement) -> bool:
     return any(share is not None and max(share.lows) > STARVED for share in shares)
 
 
-def undecided(comparison: Comparison) -> Comparison:
-    """The same figures, of which nothing follows."""
-    return replace(comparison, verdict=Verdict.UNDECIDED)
+def _streaming_step(one: Measurement) -> bool:
+    """Whether this is a training step on a CPU that does little but move its output: what it takes and frees lies where
+    the heap's history has it, for the process's life. The output is no small one, and moves at over 0.5 GB/s."""
+    size, latency = one.metric("output_bytes"), one.metric("latency")
+    if one.case.device != "cpu" or not one.case.direction.needs_gradient or size is None or latency is None:
+        return False
+    return max(size.lows) > 1 << 18 and max(size.lows) > 0.5e9 * min(latency.lows)
+
+
+def judged(comparison: Comparison, name: str, new: Measurement, old: Measurement) -> Comparison:
+    """What follows from the comparison of a metric: `undecided` where the two processes may be what differs."""
+    if name == "device":  # a GPU's own time depends neither on a CPU nor on its memory
+        return comparison
+    low, high = comparison.interval or (0.0, math.inf)
+    within = low < 1 + STEPS and high > 1 / (1 + STEPS) and comparison.verdict is not Verdict.SAME
+    by_chance = within and any(map(_streaming_step, (new, old)))
+    return replace(comparison, verdict=Verdict.UNDECIDED) if by_chance or starved(new, old) else comparison
 
 
 def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurement], within: float) -> list[Row]:
@@ -214,9 +229,7 @@ def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, wi
         if other and summary:
             doubt = incomparable(metric, other)
             comparison = None if doubt else _compare(metric, other, within)
-            # A GPU's own time does not depend on who waits for a CPU.
-            if comparison and baseline and metric.name != "device" and starved(measurement, baseline):
-                comparison = undecided(comparison)
+            comparison = judged(comparison, metric.name, measurement, baseline) if comparison and baseline else None
         if summary:
             readings[metric.name] = Reading(metric, summary, comparison)
         warnings += filter(None, (warning, doubt))

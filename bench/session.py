@@ -150,7 +150,15 @@ class Session:
         return Measurement(
             case,
             Status.OK,
-            metrics=(*sampled.values(), *self._zeros(), *self.once, *self._memory(), *self._energy(), *watched.metrics),
+            metrics=(
+                *sampled.values(),
+                self._size(),
+                *self._zeros(),
+                *self.once,
+                *self._memory(),
+                *self._energy(),
+                *watched.metrics,
+            ),
             warnings=(
                 *self.warnings,
                 *self._doubts(sampled),
@@ -240,6 +248,11 @@ class Session:
         if metric is None:
             self.warnings.append(f"no energy: {meter.state}")
         return [metric] if metric else []
+
+    def _size(self) -> Metric:
+        output = self.task.output
+        size = 0 if output is None else output.numel() * output.element_size()
+        return Metric("output_bytes", "B", ((float(size),),), about="size of the output", hidden=True)
 
     def _took(self, name: str, seconds: float, about: str) -> None:
         self.once.append(Metric(name, "s", ((seconds,),), "host", about))

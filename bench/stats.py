@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 from scipy.stats import mstats
 
@@ -98,18 +99,36 @@ def compare(variant: Metric, baseline: Metric, same_within: float) -> Comparison
     """Compare round by round, so that drift common to both cancels. None when no round holds both, or where one takes
     no time at all, as what launches nothing takes none of a GPU.
 
-    The centre is the 20 % trimmed mean of the log ratios, the interval Yuen's: a few spiked rounds cannot
-    move either far. Faster or slower needs the whole 99.5 % interval beyond `same_within`: a difference that
-    is real but too small to matter, or as large as what two identical processes show, is not announced.
+    The centre is the 20 % trimmed mean of the log ratios, the interval Yuen's: a few spiked rounds cannot move either
+    far. It is widened where rounds resemble their neighbours. Faster or slower needs the whole 99.5 % interval beyond
+    `same_within`: a difference that is real but too small to matter, or as large as what two identical processes show,
+    is not announced.
     """
     pairs = [(min(v), min(b)) for v, b in zip(variant.samples, baseline.samples, strict=False) if v and b]
     if not pairs or not all(v > 0 and b > 0 for v, b in pairs):
         return None
     logs = np.log([b / v for v, b in pairs])
-    centre = float(stats.trim_mean(logs, 0.2))
-    return _comparison(
-        centre, lambda alpha: mstats.trimmed_mean_ci(logs, (0.2, 0.2), alpha=alpha), len(pairs), same_within
-    )
+    centre, wider = float(stats.trim_mean(logs, 0.2)), _dependence(logs)
+
+    def interval(alpha: float) -> tuple[float, float]:
+        low, high = mstats.trimmed_mean_ci(logs, (0.2, 0.2), alpha=alpha)
+        return centre - wider * (centre - low), centre + wider * (high - centre)
+
+    return _comparison(centre, interval, len(pairs), same_within)
+
+
+def _dependence(logs: NDArray[np.float64]) -> float:
+    """How many times as wide an interval must be for rounds that resemble those before them: a disturbance that lasts
+    over rounds says less than its rounds seem to. 1 where there is none (by the autocorrelation of neighbours)."""
+    away = logs - np.median(logs)
+    limit = 3 * float(np.median(np.abs(away)))
+    away = np.clip(away, -limit, limit)  # one spike would hide it
+    power, n = float(np.sum(away * away)), len(logs)
+    if n < LEAST or not power:
+        return 1.0
+    seen = float(np.sum(away[1:] * away[:-1])) / power
+    rho = min(max(seen + (1 + 3 * seen) / n, 0.0), 0.95)  # of so few, it comes out too low
+    return math.sqrt((1 + rho) / (1 - rho))
 
 
 def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: float) -> Comparison:

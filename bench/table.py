@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.model import Case, Header, Measurement, Run, show_value
-from bench.rows import COMPARED, Row, incomparable, starved, undecided, view
+from bench.rows import COMPARED, Row, incomparable, judged, view
 from bench.stats import Comparison
 
 
@@ -142,8 +142,7 @@ def _changes(
             continue
         doubt = incomparable(one, other)
         comparison = None if doubt else stats.compare_unpaired(one.lows, other.lows, same_within)
-        if comparison and name != "device" and starved(new, old):
-            comparison = undecided(comparison)
+        comparison = judged(comparison, name, new, old) if comparison else None
         changes.append(Change(case, name, new, old, comparison, doubt))
     return changes
 

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bench.model import Run, Verdict, load_run
-from bench.stats import compare
+from bench.rows import COMPARED, view
 from layers import Inputs, Layer
 
 SAME = tuple(f"a{number}" for number in range(1, 10))
@@ -116,20 +116,13 @@ CHAIN = Layer(
 
 
 def verdicts(run: Run) -> dict[str, Counter[str]]:
-    """Verdicts on the same and on the slower variants, by device and metric."""
+    """Verdicts on the same and on the slower variants, by device, metric and direction."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
-    done = {measurement.case.id: measurement for measurement in run.measurements}
-    for block in run.header.suite.blocks:
-        baseline = done[f"{block.setting}/{block.baseline}"]
-        for planned in block.cases:
-            for name in ("latency", "device"):
-                metric, other = done[planned.case.id].metric(name), baseline.metric(name)
-                if planned.case.variant == block.baseline or metric is None or other is None:
-                    continue
-                comparison = compare(metric, other, run.header.suite.policy.same_within)
-                assert comparison is not None
-                kind = "planted 5 %" if planned.case.variant == "more" else "the same"
-                found[f"{planned.case.device} {name}, {kind}"][comparison.verdict] += 1
+    for row in view(run).rows:
+        for name in COMPARED:
+            if comparison := row.comparison(name):
+                kind = "planted 5 %" if row.case.variant == "more" else "the same"
+                found[f"{row.case.device} {name}, {row.case.direction}, {kind}"][comparison.verdict] += 1
     return found
 
 
@@ -140,7 +133,7 @@ def main(paths: list[str]) -> None:
         for what, counted in verdicts(load_run(path)).items():
             total[what] += counted
     for what, counted in sorted(total.items()):
-        print(f"{what:<28}", *(f"{verdict} {counted[verdict]:>4}" for verdict in Verdict), sep="  ")  # noqa: T201
+        print(f"{what:<46}", *(f"{verdict} {counted[verdict]:>4}" for verdict in Verdict), sep="  ")  # noqa: T201
 
 
 if __name__ == "__main__":

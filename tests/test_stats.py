@@ -194,3 +194,20 @@ def test_what_takes_no_time_at_all_is_compared_with_nothing_and_holds_up_no_run(
     assert settled(nothing, something, policy)
     assert settled(something, nothing, policy)
     assert settled(nothing, None, policy)
+
+
+def test_rounds_that_resemble_their_neighbours_say_less_and_one_spike_changes_nothing() -> None:
+    random = np.random.default_rng(5)
+    noise = random.normal(0, 0.02, 60)
+    lasting = np.repeat(noise[:12], 5)  # disturbances of five rounds each
+
+    def width(logs: np.ndarray) -> float:
+        comparison = compare(metric(*np.exp(-logs)), metric(*[1.0] * len(logs)), 0.03)
+        assert comparison is not None
+        assert comparison.interval is not None
+        return math.log(comparison.interval[1] / comparison.interval[0])
+
+    assert width(lasting) > 1.8 * width(random.permutation(lasting))
+    spiked = noise.copy()
+    spiked[30] = 3.0
+    assert width(spiked) < 1.2 * width(noise)

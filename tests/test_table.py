@@ -232,6 +232,34 @@ def test_nothing_follows_from_a_case_that_had_no_cpu_for_a_quarter_of_its_time()
     assert verdicts(0.3) == [Verdict.UNDECIDED, Verdict.FASTER] * 2  # a GPU's time is its own
 
 
+@pytest.mark.parametrize(
+    ("direction", "device", "size", "seconds", "verdict"),
+    [
+        ("forward_backward", "cpu", 4 << 20, 1e-3, Verdict.UNDECIDED),
+        ("forward_backward", "cpu", 4 << 20, 1e-2, Verdict.FASTER),  # computes more than it moves
+        ("forward_backward", "cpu", 4 << 10, 1e-6, Verdict.FASTER),  # stays in the first caches
+        ("forward_backward", "cuda", 4 << 20, 1e-3, Verdict.FASTER),
+        ("inference", "cpu", 4 << 20, 1e-3, Verdict.FASTER),
+    ],
+)
+def test_a_training_step_that_streams_on_a_cpu_decides_nothing_within_8_percent(
+    direction: str, device: str, size: int, seconds: float, verdict: Verdict
+) -> None:
+    def against(slower: float) -> Verdict:
+        moved = Metric("output_bytes", "B", ((float(size),),), hidden=True)
+        found = [
+            ok(case(variant=variant, direction=direction, device=device), metric(time, noise=0.001), moved)
+            for variant, time in (("eager", seconds * slower), ("native", seconds))
+        ]
+        comparison = row_of(run_of(*found), "native").comparison("latency")
+        assert comparison is not None
+        return comparison.verdict
+
+    assert against(1.06) is verdict
+    assert against(1.2) is Verdict.FASTER
+    assert against(1.0) is Verdict.SAME
+
+
 def test_runs_on_different_clocks_are_not_compared() -> None:
     (change,) = compare_runs(run_of(ok(case(), metric(1e-3, clock="events"))), run_of(ok(case(), 1e-3)), 0.03)
     assert change.comparison is None
