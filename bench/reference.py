@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from layers import Layer
-from layers.variants import Made, construct
+from layers.variants import Made
 
 # A gradient that is this small beside what it is summed from is zero, but for the rounding of float64.
 NOTHING = 1e-11
@@ -71,7 +71,7 @@ class Reference:
     def _function(self) -> Callable[..., Tensor]:
         if self.layer.reference is not None:
             return self.layer.reference
-        module = construct(self.layer, "eager", self.params).double().train(self.training)
+        module = self.layer.versions["eager"](**self.params).double().train(self.training)
 
         def eager_in_float64(state: dict[str, Tensor], *inputs: Tensor, **_: Any) -> Tensor:
             result: Tensor = torch.func.functional_call(module.to(inputs[0].device), state, inputs)

@@ -209,6 +209,26 @@ def breaches(module: str, source: str) -> list[str]:
     return found
 
 
+# What the processes of a gate take from `layers`, whose old side may be any earlier revision: a new name here breaks
+# the gate against all of them (ask for it with getattr, or do without).
+ASKED = {
+    "layers": {"BUILTIN", "Inputs", "Layer", "Unavailable", "load"},
+    "layers.program": {"Program"},
+    "layers.variants": {"Made", "SHAPE_BOUND", "STRIDE_BOUND", "draw", "make"},
+}
+OWN = may("cli console portable pytest_suite selftest_layers doctor.probes")  # run in no arm
+
+
+def test_what_runs_in_an_arm_asks_its_layers_for_nothing_that_older_ones_lack() -> None:
+    for module, file in MODULES.items():
+        if not module.startswith("bench.") or module in OWN:
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "layers":
+                new = {alias.name for alias in node.names} - ASKED.get(node.module or "", set())
+                assert new == set(), f"{module}:{node.lineno}"
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_only_what_its_row_allows(module: str) -> None:
     assert breaches(module, MODULES[module].read_text(encoding="utf-8")) == []
