@@ -127,8 +127,8 @@ def _dependence(logs: NDArray[np.float64]) -> float:
     if n < LEAST or not power:
         return 1.0
     seen = float(np.sum(away[1:] * away[:-1])) / power
-    rho = min(max(seen + (1 + 3 * seen) / n, 0.0), 0.95)  # of so few, it comes out too low
-    return math.sqrt((1 + rho) / (1 - rho))
+    rho = min(seen + (1 + 3 * seen) / n, 0.95)  # of so few, it comes out too low
+    return math.sqrt((1 + rho) / (1 - rho)) if rho > 1 / math.sqrt(n) else 1.0  # less is what chance alone makes
 
 
 def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: float) -> Comparison:
