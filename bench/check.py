@@ -5,7 +5,7 @@ A speed without a passed check is no result. What is tried, and why, is in `_tri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -77,11 +77,9 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
     _compare(output, wanted["output"], "output after timing", bound)
     if gradients:
         assert grad_output is not None  # a backward pass started from it
-        scale = scale_of(wanted, grad_output)
-        for name, leaf in task.leaves().items():
-            got = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad  # of what the output does not depend on
-            allowed = bound if direction is Direction.BACKWARD else max(bound, CONSTANT_BOUND)
-            _compare(got, wanted[name], f"gradient of {name} after timing", allowed, scale)
+        allowed = bound if direction is Direction.BACKWARD else max(bound, CONSTANT_BOUND)
+        got = {name: leaf.grad for name, leaf in task.leaves().items()}
+        _compare_gradients(got, wanted, grad_output, " after timing", allowed)
 
 
 def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:
@@ -141,12 +139,19 @@ def _try_gradients(
     output = _call(made, leaves)
     named = {f"input {i}": x for i, x in enumerate(leaves) if x.requires_grad}
     named |= {name: p for name, p in made.module.named_parameters() if p.requires_grad}
-    got = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
+    found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
     wanted = reference.with_gradients(inputs, grad_output)
+    return _compare_gradients(dict(zip(named, found, strict=True)), wanted, grad_output, f", {label}", bound)
+
+
+def _compare_gradients(
+    got: Mapping[str, Tensor | None], wanted: Mapping[str, Tensor], grad_output: Tensor, when: str, bound: float
+) -> float:
+    """The largest error. None is the gradient of what the output does not depend on: zero."""
     scale, worst = scale_of(wanted, grad_output), 0.0
-    for (name, leaf), gradient in zip(named.items(), got, strict=True):
-        gradient = torch.zeros_like(leaf) if gradient is None else gradient
-        worst = max(worst, _compare(gradient, wanted[name], f"gradient of {name}, {label}", bound, scale))
+    for name, gradient in got.items():
+        gradient = torch.zeros_like(wanted[name]) if gradient is None else gradient
+        worst = max(worst, _compare(gradient, wanted[name], f"gradient of {name}{when}", bound, scale))
     return worst
 
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.model import Block, Case, Measurement, Status
 from bench.protocol import Prepared
 from bench.stats import summarise
-from bench.units import error, show, spread
+from bench.units import cut, error, show, spread
 
 
 class Display:
@@ -134,8 +134,7 @@ def result_line(measurement: Measurement) -> str:
 
 def one_line(reason: str, most: int = 300) -> str:
     """A reason's lines as one, cut to `most` characters with an ellipsis."""
-    text = "; ".join(line.strip() for line in reason.splitlines() if line.strip()).replace(":; ", ": ")
-    return f"{text[: most - 1]}…" if len(text) > most else text
+    return cut("; ".join(line.strip() for line in reason.splitlines() if line.strip()).replace(":; ", ": "), most)
 
 
 def _start(case: Case) -> str:

@@ -145,6 +145,7 @@ class Session:
         }
         about = "page faults a call, while it was timed"
         sampled["page_faults"] = Metric("page_faults", "1", tuple(self._rounds["page_faults"]), about=about)
+        size = ((float(self._output_bytes()),),)
         fault_seconds = memory.page_fault_seconds()
         watched = self._monitor.end()
         return Measurement(
@@ -152,7 +153,7 @@ class Session:
             Status.OK,
             metrics=(
                 *sampled.values(),
-                self._size(),
+                Metric("output_bytes", "B", size, about="size of the output", hidden=True),
                 *self._zeros(),
                 *self.once,
                 *self._memory(),
@@ -172,11 +173,9 @@ class Session:
         )
 
     def _allocator_note(self, latency: Metric, fault_seconds: float) -> tuple[str, ...]:
-        output = self.task.output
-        if self.case.device != "cpu" or output is None:
+        if self.case.device != "cpu":
             return ()
-        size = output.numel() * output.element_size()
-        return limits.allocator_note(size, min(latency.lows), self.policy.allocator, fault_seconds)
+        return limits.allocator_note(self._output_bytes(), min(latency.lows), self.policy.allocator, fault_seconds)
 
     def _doubts(self, sampled: dict[str, Metric]) -> list[str]:
         """What a reader must know before believing the times."""
@@ -249,10 +248,9 @@ class Session:
             self.warnings.append(f"no energy: {meter.state}")
         return [metric] if metric else []
 
-    def _size(self) -> Metric:
+    def _output_bytes(self) -> int:
         output = self.task.output
-        size = 0 if output is None else output.numel() * output.element_size()
-        return Metric("output_bytes", "B", ((float(size),),), about="size of the output", hidden=True)
+        return 0 if output is None else output.numel() * output.element_size()
 
     def _took(self, name: str, seconds: float, about: str) -> None:
         self.once.append(Metric(name, "s", ((seconds,),), "host", about))

@@ -49,5 +49,10 @@ def error(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
+def cut(text: str, most: int) -> str:
+    """A text of at most `most` characters (0: all of it), with an ellipsis where it was longer."""
+    return f"{text[: most - 1]}…" if 0 < most < len(text) else text
+
+
 def _digits(value: float) -> str:
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e9 else f"{value:#.3g}".rstrip(".")

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -343,17 +343,17 @@ def test_an_unexpected_case_is_named_on_one_line(suite: Write) -> None:
     assert f"unexpected: {name} is ok, expected incorrect\n" in done.stderr
 
 
+def writing_to(output: IO[str], arguments: list[str]) -> tuple[int, str]:
+    """Exit code and errors of a command that writes there."""
+    command = [sys.executable, "-m", "bench", *arguments]
+    done = subprocess.run(command, cwd=TESTS.parent, stdout=output, stderr=subprocess.PIPE, text=True)
+    return done.returncode, done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["list"], ["schema"], ["--help"]])
 def test_output_that_cannot_be_written_is_an_error_of_one_line(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench", *arguments],
-            cwd=TESTS.parent,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert (done.returncode, done.stderr) == (2, "error: cannot write the output: No space left on device\n")
+        assert writing_to(full, arguments) == (2, "error: cannot write the output: No space left on device\n")
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["schema"], ["--help"]])
@@ -361,14 +361,7 @@ def test_a_reader_of_the_output_may_leave(arguments: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write) as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench", *arguments],
-            cwd=TESTS.parent,
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    assert (done.returncode, done.stderr) == (141, "")  # as if SIGPIPE had ended it
+        assert writing_to(pipe, arguments) == (141, "")  # as if SIGPIPE had ended it
 
 
 def test_a_layer_finds_the_files_beside_it_and_a_users_layers_package_hides_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.model import Run, Status, Verdict
 from bench.rows import COMPARED, MISSING, Row, View, metrics
 from bench.stats import LEAST, Comparison
-from bench.units import error, ratio, show, spread
+from bench.units import cut, error, ratio, show, spread
 
 NAMES = {"device": "device time", "first_call": "first call"}
 ABOUT = {
@@ -220,8 +220,7 @@ def fact(value: object) -> str:
 
 def one_line(text: str, most: int = 0) -> str:
     """Text with its line breaks closed up, cut to `most` characters (0: all) with an ellipsis."""
-    text = " ".join(text.split())
-    return f"{text[: most - 1]}…" if 0 < most < len(text) else text
+    return cut(" ".join(text.split()), most)
 
 
 # A case's id: layer[parameters]/dtype/device/threads/direction/variant

@@ -21,8 +21,6 @@ from bench.model import Metric
 
 BUDGET = 200e-6  # s a round that reading clocks may take on average: slow drivers are asked in fewer rounds
 FEWEST = 10  # but at least in every tenth
-STARVED = "cpu_wait_share"
-ABOUT = "share of the time it was sampled in which the process was ready to run and had no CPU"
 WAITED = 0.05  # share of the time, spent waiting for a CPU, from which on it is worth a warning
 CLOCK_SPREAD = 0.05  # the same for the lowest clock seen below the highest
 OVERLOAD = 1.25  # and for load per CPU: this process and its parent make some themselves
@@ -124,7 +122,8 @@ class Monitor:
         warnings = [*self._cpu_warnings(seen), *_gpu_warnings(seen, self._slowdowns)]
         metrics = [metric for source in sources for metric in source.metrics()]
         if self._watched > 0 and seen["cpu_wait"]:
-            metrics.append(Metric(STARVED, "1", ((sum(seen["cpu_wait"]) / self._watched,),), about=ABOUT, hidden=True))
+            share, about = sum(seen["cpu_wait"]) / self._watched, "share of its sampling time in which it had no CPU"
+            metrics.append(Metric("cpu_wait_share", "1", ((share,),), about=about, hidden=True))
         return Watched(tuple(metrics), tuple(warnings), dict(self._states))
 
     def _read(self, source: _Source) -> tuple[float, ...]:
