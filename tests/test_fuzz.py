@@ -158,7 +158,10 @@ def windows(draw: st.DrawFn) -> tuple[Pair, Pair, Pair, Pair, Pair]:
     def pair(low: int, high: int) -> Pair:
         return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
 
-    kernel, stride, padding, dilation = pair(1, 7), pair(1, 4), pair(0, 4), pair(1, 3)
+    if draw(st.booleans()):  # what most layers do, which has kernels of its own
+        kernel, stride, padding, dilation = (3, 3), (1, 1), pair(0, 2), (1, 1)
+    else:
+        kernel, stride, padding, dilation = pair(1, 7), pair(1, 4), pair(0, 4), pair(1, 3)
     reach = [d * (k - 1) + 1 - 2 * p for k, p, d in zip(kernel, padding, dilation, strict=True)]
     longer = draw(st.sampled_from([3, 12, 12, 40, 140]))  # beyond a tile of the kernels, now and then
     height, width = (max(low, 1) + draw(st.integers(0, most)) for low, most in zip(reach, (12, longer), strict=True))

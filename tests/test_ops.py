@@ -88,6 +88,9 @@ CONVS = {
     "all at once": Conv(size=(20, 20), filters=9, kernel=(5, 4), stride=(4, 3), padding=(6, 2), dilation=(2, 3)),
     "many channels": Conv(channels=40, size=(6, 7), filters=33),
     "many pixels": Conv(size=(70, 90), filters=4, padding=(1, 1)),
+    "one channel, filters in parts": Conv(channels=1, size=(22, 68), filters=31, bias=False),
+    "four channels": Conv(channels=4, size=(37, 200), filters=6),
+    "rows of odd length": Conv(channels=2, size=(20, 131), filters=9),
 }
 
 
@@ -469,6 +472,17 @@ class TestOnlyOnGpu:
         assert moved[1:].eq(1).all()
         assert added.eq(2).all()
         assert error(out, case.reference(torch.ones_like(image).double(), weight.double())) < BOUND[torch.float32]
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_few_channels_at_any_address_and_beyond_the_cache(self, dtype: torch.dtype) -> None:
+        case = Conv(batch=5, channels=2, size=(602, 700), filters=17)  # an output of more than 64 MiB
+        image, weight, bias = (t.detach() for t in case.inputs(dtype, "cuda"))
+        want = case.reference(image.double(), weight.double(), bias.double())
+        assert error(case.native(image, weight, bias), want) < BOUND[dtype]
+        odd = torch.empty(image.numel() + 1, dtype=dtype, device="cuda")[1:].view(image.shape).copy_(image)
+        assert odd.is_contiguous()
+        assert odd.data_ptr() % (2 * odd.itemsize)
+        assert error(case.native(odd, weight, bias), want) < BOUND[dtype]
 
     def test_empty_tensors_leave_no_error_behind(self, native: Any) -> None:
         empty = torch.empty(0, 3, 8, 8, device="cuda")
