@@ -1,14 +1,17 @@
 """How fast are the native CUDA operators beside torch's own?  python -m experiments.kernels_gpu
 
-Device time by events behind a hold, ours and torch in turns, and of each the lowest of its windows. `ratio` is torch's
-time over ours; errors are relative to float64. Convolutions: the article's, and ResNet's shapes in three dtypes, TF32
+Device time by events behind a hold, ours and torch in turns, and of each the lowest of its windows; the host's, the
+median of single calls until the device is done, in random order. `ratio` is torch's time over ours; errors are
+relative to float64. Convolutions: the article's, and ResNet's shapes in three dtypes, TF32
 off, against cuDNN. shift and vecadd: against a copy on the device, and within a CUDA graph, where no launch can hide.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.clocks.cuda import EventTimer, GraphTimer
-from bench.clocks.host import HostTimer
 from bench.clocks.timer import Timer
 from experiments.common import Quiet, record
 from experiments.kernels_cpu import step
@@ -26,7 +28,7 @@ from ext import ops
 
 DEVICE = torch.device("cuda", 0)
 WINDOWS, WINDOW = 7, 4e-3  # of each, and how long each is in seconds
-HOST_WINDOWS = 70  # what the host takes varies
+TURNS = 400  # of each by the host's clock
 Call = Callable[[], object]
 ARTICLE = (1, 3, 16, 512, 3, 1, 0, 1)
 SHAPES = {  # channels, filters, size, kernel, stride, padding, dilation
@@ -63,21 +65,32 @@ def lowest(clock: Timer, ours: Call, theirs: Call) -> tuple[float, float]:
     """Seconds a call of each."""
     works = Work(ours), Work(theirs)
     calls = [max(2, min(200, int(WINDOW / max(clock.window(work, 3), 1e-7)))) for work in works]
-    windows = HOST_WINDOWS if isinstance(clock, HostTimer) else WINDOWS
-    lows = [[clock.window(work, n) for work, n in zip(works, calls, strict=True)] for _ in range(windows)]
+    lows = [[clock.window(work, n) for work, n in zip(works, calls, strict=True)] for _ in range(WINDOWS)]
     return min(low[0] for low in lows), min(low[1] for low in lows)
 
 
 def compare(clock: Timer, what: str, ours: Call, theirs: Call, **more: Any) -> Row:
     """A row of the record."""
-    mine, other = lowest(clock, ours, theirs)
-    return {
-        "what": what,
-        "clock": clock.clock,
-        "ours us": mine * 1e6,
-        "torch us": other * 1e6,
-        "ratio": other / mine,
-    } | more
+    return entry(what, clock.clock, *lowest(clock, ours, theirs)) | more
+
+
+def entry(what: str, clock: str, ours: float, theirs: float) -> Row:
+    """Both times are in seconds."""
+    return {"what": what, "clock": clock, "ours us": ours * 1e6, "torch us": theirs * 1e6, "ratio": theirs / ours}
+
+
+def in_turns(calls: list[Call]) -> list[float]:
+    """Seconds of each by the host's clock, device included: the median, for some hosts have a bad minute."""
+    took: list[list[float]] = [[] for _ in calls]
+    for _ in range(TURNS):
+        for which in random.sample(range(len(calls)), len(calls)):
+            calls[which]()  # after another's, caches and the allocator are not this one's
+            torch.cuda.synchronize(DEVICE)
+            start = time.perf_counter()
+            calls[which]()
+            torch.cuda.synchronize(DEVICE)
+            took[which].append(time.perf_counter() - start)
+    return [statistics.median(times) for times in took]
 
 
 def error(found: Tensor, right: Tensor) -> float:
@@ -106,10 +119,11 @@ def article(events: Timer) -> list[Row]:
         rows = [compare(events, "article, forward", ours, theirs, **errors)]
         last = x.to(memory_format=torch.channels_last), weight.to(memory_format=torch.channels_last)
         rows.append(compare(events, "article, forward; cuDNN channels_last", ours, lambda: F.conv2d(*last, bias)))
-    latency = HostTimer(lambda: torch.cuda.synchronize(DEVICE))
     window = (3, 3), (1, 1), (0, 0), (1, 1)
+    made: Any = ours()
+    floor = partial(step, lambda x: x, [made.detach().requires_grad_()])
     for image in (False, True):
-        steps = []
+        steps: list[Call] = []
         for call, tensors in (
             (lambda x, w, b: torch.ops.layerbench.unfold_conv2d(x, w, b, *window), (x, weight.flatten(2), bias)),
             (F.conv2d, (x, weight, bias)),
@@ -117,12 +131,11 @@ def article(events: Timer) -> list[Row]:
             wanted = zip(tensors, (image, True, True), strict=True)
             steps.append(partial(step, call, [t.detach().clone().requires_grad_(grad) for t, grad in wanted]))
         name = "article, forward+backward" + (", image too" if image else "")
-        rows += [compare(events, name, *steps), compare(latency, name, *steps)]
+        mine, other, alone = in_turns([*steps, floor])
+        rows += [compare(events, name, *steps), entry(name, "host", mine, other)]
     # What no convolution can change of the last two: the mean, its gradient, autograd's engine.
-    made: Any = ours()
-    out = made.detach().requires_grad_()
-    floor = partial(step, lambda x: x, [out])
-    return [*rows, *(compare(clock, "the same of the mean alone", floor, floor) for clock in (events, latency))]
+    name = "the same of the mean alone"
+    return [*rows, compare(events, name, floor, floor), entry(name, "host", alone, alone)]
 
 
 def resnet(events: Timer) -> list[Row]:

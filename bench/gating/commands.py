@@ -75,6 +75,8 @@ def gate(
     metrics = metrics or ["latency"]
     if wrong := [name for name in metrics if name not in ("latency", "instructions")]:
         raise UserError(f"no metric {wrong[0]!r}", place="--metric", remedy="latency or instructions")
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"is {seconds:g}; more than 0 s", place="--seconds", remedy="300, say, which is the default")
     if stored and metrics != ["latency"]:
         raise UserError("a baseline holds no instruction counts", remedy="--against REV counts both sides")
     if stored and only:
