@@ -220,7 +220,7 @@ def build() -> None:
 
     try:
         for library in native.LIBRARIES:
-            built = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True), library)
+            built = native.build(lambda line: out.print(f"  {escape(line)}", soft_wrap=True), library, retry=True)
             out.print(f"built {built}", soft_wrap=True)
             for part, state in native.states(library).items():
                 out.print(f"  {part}: {escape(state)}", soft_wrap=True)

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,7 @@ LIBRARIES = (OPS, STABLE, PYTHON)
 class Plan:
     """All that a build depends on, but for the sources."""
 
-    compiler: str  # the command
+    compiler: str  # the command, of several words where it goes through another, as `ccache c++` does
     compiler_version: str
     cuda: Toolkit
     architectures: str  # as TORCH_CUDA_ARCH_LIST has them
@@ -118,7 +119,8 @@ class Plan:
 
         digest = hashlib.sha256()
         torches = () if which.any_torch else (torch.__version__, torch.version.cuda)
-        for part in (self, which, torches, platform.machine(), CXX_FLAGS, LINK_FLAGS):
+        python = sysconfig.get_config_var("SOABI") if which.module else ""
+        for part in (self, which, torches, python, platform.machine(), CXX_FLAGS, LINK_FLAGS):
             digest.update(repr(part).encode())
         for file in which.inputs():
             digest.update(file.name.encode() + file.read_bytes())
@@ -145,19 +147,45 @@ def library(which: Library = OPS) -> Path | None:
     return None
 
 
-def build(progress: Progress | None = None, which: Library = OPS) -> Path:
+def build(progress: Progress | None = None, which: Library = OPS, *, retry: bool = False) -> Path:
     """The library, built first if need be. `progress` is given a short line for every step.
 
-    Raises BuildError.
+    With `retry` one whose CUDA part did not compile is built again: a full disk is no reason for ever. Raises
+    BuildError.
     """
-    report = progress or (lambda line: None)
-    if path := library(which):
-        return path
+    path = library(which)
     folder = plan().folder(which)
-    with locked(folder, report):
-        if not library(which):
-            _build_into(folder, which, plan(), report)
-    return which.file(folder)
+    again = retry and (folder / CUDA_LOG).is_file()
+    return (
+        path
+        if path and not again
+        else cached(
+            which.file(folder), lambda part, report: _build_into(part, which, plan(), report), progress, again=again
+        )
+    )
+
+
+def cached(
+    file: Path, make: Callable[[Path, Progress], None], progress: Progress | None = None, *, again: bool = False
+) -> Path:
+    """`file`, in a folder of the cache that `make` fills if it is not there yet, or `again`. Raises BuildError."""
+    report = progress or (lambda line: None)
+    if file.is_file() and not again:
+        return file
+    folder = file.parent
+    try:
+        with locked(folder, report):
+            if again or not file.is_file():
+                part = workshop(folder)
+                make(part, report)
+                shutil.rmtree(folder, ignore_errors=True)  # the last one, or what cleaners of caches left of it
+                part.rename(folder)
+    except OSError as error:
+        reason = (
+            f"the cache cannot be written: {error.filename or folder}: {error.strerror} ($LAYERBENCH_CACHE moves it)"
+        )
+        raise BuildError(reason) from error
+    return file
 
 
 @contextmanager
@@ -210,11 +238,17 @@ def cuda_reason(which: Library = OPS) -> str | None:
 @functools.cache
 def plan() -> Plan:
     """What would be built here. Raises BuildError: no C++ compiler."""
-    compiler = os.environ.get("CXX", "c++")  # torch's own choice
-    if not shutil.which(compiler):
+    command, cuda = compiler(), _toolkit()
+    version = _output([*command, "--version"]).partition("\n")[0]
+    return Plan(shlex.join(command), version, cuda, _architectures(cuda))
+
+
+def compiler() -> list[str]:
+    """The words of the command that compiles C++: torch's own choice. Raises BuildError where there is none."""
+    command = shlex.split(os.environ.get("CXX", "c++"))
+    if not command or not shutil.which(command[0]):
         raise BuildError("no C++ compiler")
-    cuda = _toolkit()
-    return Plan(compiler, _output([compiler, "--version"]), cuda, _architectures(cuda))
+    return command
 
 
 def _toolkit() -> Toolkit:
@@ -253,7 +287,9 @@ def _architectures(cuda: Toolkit) -> str:
 
 def _output(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603
+        # What is said in the user's language would make a build of each language.
+        plain = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, env=plain)  # noqa: S603
     except OSError:
         return ""
     return done.stdout + done.stderr
@@ -270,8 +306,7 @@ def environment_of(this: Plan) -> dict[str, str]:
     return environment
 
 
-def _build_into(folder: Path, which: Library, this: Plan, report: Progress) -> None:
-    part = workshop(folder)
+def _build_into(part: Path, which: Library, this: Plan, report: Progress) -> None:
     try:
         _compile(part, which, this, report)
     except BuildError:
@@ -280,7 +315,6 @@ def _build_into(folder: Path, which: Library, this: Plan, report: Progress) -> N
         report("the CUDA part does not compile; building without it")
         (part / "build.log").rename(part / CUDA_LOG)
         _compile(part, which, replace(this, cuda=Toolkit()), report)
-    part.rename(folder)
 
 
 def _compile(part: Path, which: Library, this: Plan, report: Progress) -> None:
@@ -296,7 +330,7 @@ def _compile(part: Path, which: Library, this: Plan, report: Progress) -> None:
         "is_python_module": which.module,
         "verbose": True,
     }
-    report(f"compiling {len(sources)} files of {which.name} with {this.compiler_version.partition(chr(10))[0]}")
+    report(f"compiling {len(sources)} files of {which.name} with {this.compiler_version}")
     run_logged(
         [sys.executable, "-c", _COMPILE, json.dumps(arguments)], part / "build.log", environment_of(this), report
     )
@@ -322,7 +356,7 @@ def run_logged(command: list[str], log: Path, environment: dict[str, str], repor
             file.write(line)
             if not line.startswith("frame #"):  # of a C++ stack, below the message
                 tail.append(line)
-            if step := re.match(r"\[(\d+/\d+)\].* (?:-c|Building \w+ object) (\S+)", line):
-                report(f"compiled {step[1]} {Path(step[2]).name.removesuffix('.o')}")
+            if step := re.match(r"\[(\d+/\d+)\].* (?:-c|Building \w+ object) .*?([^/ ]+\.(?:cpp|cu))", line):
+                report(f"compiled {step[1]} {step[2]}")
     if child.returncode != 0:
         raise BuildError("the compiler failed", log, "".join(tail).strip())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 from ext import build
@@ -17,19 +16,14 @@ HEADERS = Path("utils/benchmark/utils/valgrind_wrapper")  # in torch: valgrind.h
 
 def library() -> Path:
     """The compiled helper, built first if need be (under a second). Raises BuildError."""
-    compiler, headers = os.environ.get("CXX", "c++"), _headers()
-    if not shutil.which(compiler):
-        raise build.BuildError("no C++ compiler")
-    digest = hashlib.sha256(f"{compiler} {headers}".encode() + SOURCE.read_bytes()).hexdigest()[:16]
-    folder = build.cache() / f"callgrind-{digest}"
-    file = folder / "callgrind.so"
-    with build.locked(folder, lambda line: None):
-        if not file.is_file():
-            part = build.workshop(folder)
-            command = [compiler, "-shared", "-fPIC", "-O2", f"-I{headers}", str(SOURCE), "-o", str(part / file.name)]
-            build.run_logged(command, part / "build.log", dict(os.environ), lambda line: None)
-            part.rename(folder)
-    return file
+    command = [*build.compiler(), "-shared", "-fPIC", "-O2", f"-I{_headers()}", str(SOURCE)]
+    digest = hashlib.sha256(repr(command).encode() + SOURCE.read_bytes()).hexdigest()[:16]
+    name = "callgrind.so"
+
+    def make(part: Path, report: build.Progress) -> None:
+        build.run_logged([*command, "-o", str(part / name)], part / "build.log", dict(os.environ), report)
+
+    return build.cached(build.cache() / f"callgrind-{digest}" / name, make)
 
 
 def _headers() -> Path:

@@ -32,26 +32,24 @@ def built(target: str) -> Path | None:
 
 def make(target: str, progress: build.Progress | None = None) -> Path:
     """What the target makes, built first if need be. Raises BuildError."""
-    report = progress or (lambda line: None)
-    if file := built(target):
-        return file
     plan = build.plan()
-    folder = _folder(plan, target)
-    with build.locked(folder, report):
-        if not built(target):
-            part = build.workshop(folder)
-            report(f"building {FILES[target]} with CMake")
-            _run(_configure(plan, part), part, plan, report)
-            _run([_found("cmake", plan), "--build", str(part), "--target", target], part, plan, report)
-            part.rename(folder)
-    return folder / FILES[target]
+
+    def make_in(part: Path, report: build.Progress) -> None:
+        report(f"building {FILES[target]} with CMake")
+        _run(_configure(plan, part), part, plan, report)
+        _run([_found("cmake", plan), "--build", str(part), "--target", target], part, plan, report)
+
+    return built(target) or build.cached(_folder(plan, target) / FILES[target], make_in, progress)
 
 
 def _configure(plan: build.Plan, part: Path) -> list[str]:
     import torch
 
     command = [_found("cmake", plan), "-S", str(build.HERE), "-B", str(part), "-G", "Ninja"]
-    command += [f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}", f"-DCMAKE_CXX_COMPILER={plan.compiler}"]
+    command += [
+        f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}",
+        f"-DCMAKE_CXX_COMPILER={';'.join(build.compiler())}",
+    ]
     if plan.cuda.home:
         command += [f"-DCUDA_TOOLKIT_ROOT_DIR={plan.cuda.home}", f"-DCMAKE_CUDA_COMPILER={plan.cuda.home}/bin/nvcc"]
     return command
@@ -70,7 +68,8 @@ def _folder(plan: build.Plan, target: str) -> Path:
 
     # The program is none of the kernels' business: changing them does not build it anew.
     depends = plan.folder().name if target == LIBRARY else f"{plan} {torch.__version__}"
-    digest = hashlib.sha256(f"{target} {depends}".encode())
+    # What CMake links finds torch's libraries at this path and no other.
+    digest = hashlib.sha256(f"{target} {depends} {torch.__file__}".encode())
     for file in sorted([build.HERE / "CMakeLists.txt", *(build.HERE / "runner").glob("*.*")]):
         digest.update(file.name.encode() + file.read_bytes())
     return build.cache() / digest.hexdigest()[:16]

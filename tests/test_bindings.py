@@ -52,6 +52,14 @@ def test_what_is_conjugated_or_negated_only_when_it_is_read_moves_as_what_it_sta
     assert torch.equal(bound.shift(x, 2)[:, 2:], x[:, :-2].resolve_conj().resolve_neg())
 
 
+@pytest.mark.parametrize("x", conjugate_and_negated(), ids=["conjugate", "negated", "negated when read"])
+def test_the_binding_without_a_dispatcher_reads_it_so_too(pybind: Any, x: Tensor) -> None:
+    plain = x.resolve_conj().resolve_neg()
+    assert torch.equal(pybind.shift(x, 2)[:, 2:], plain[:, :-2])
+    if not x.is_complex():
+        assert torch.equal(pybind.vecadd(x, x), plain + plain)
+
+
 def test_a_chain_of_many_nodes_is_walked_and_freed_without_recursion() -> None:
     ops.load()
     x = y = torch.ones(3, requires_grad=True)
@@ -232,7 +240,11 @@ def test_every_path_of_the_convolution_is_right(
     [
         ("vecadd", (torch.ones(3), torch.ones(1)), "vecadd: y has shape [1]; [3] is accepted"),
         ("vecadd", (torch.ones(3), torch.ones(3).half()), "vecadd: y is Half, x is Float; one dtype for both"),
-        ("vecadd", (torch.ones(3) > 0, torch.ones(3) > 0), "x is Bool; floating and integer dtypes are accepted"),
+        (
+            "vecadd",
+            (torch.ones(3) > 0, torch.ones(3) > 0),
+            "x is Bool; floating dtypes, uint8 and signed integers are accepted",
+        ),
         ("unfold_conv2d", (torch.ones(3), torch.ones(1, 1, 1), None, 1), "input has shape [3]; (batch, channels, "),
         ("unfold_conv2d", (torch.ones(1, 1, 2, 2), torch.ones(1, 1, 4), None, (2, 0)), "kernel_size is [2, 0]; two "),
         ("unfold_conv2d", (torch.ones(1, 1, 2, 2), torch.ones(1, 1, 9), None, 3), "height is 2 with padding; at "),

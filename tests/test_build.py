@@ -249,11 +249,62 @@ def test_a_build_that_never_ends_elsewhere_is_given_up_with_a_reason(
     assert not quick
 
 
+def test_a_cuda_part_that_did_not_compile_is_tried_again_when_asked_for(
+    cache: Path, quick: list[build.Plan], no_nvcc: Path
+) -> None:
+    tool(no_nvcc, "nvcc", "release 13.0, compute_90")
+    folder = build.build().parent
+    (folder / build.CUDA_LOG).touch()  # as after a full disk
+    assert build.build().parent == build.build(retry=False).parent == folder
+    assert len(quick) == 1
+    build.build(retry=True)
+    assert len(quick) == 2
+    assert build.cuda_reason() is None
+
+
+def test_what_a_cleaner_of_caches_took_is_built_again(cache: Path, quick: list[build.Plan]) -> None:
+    path = build.build()
+    (path.parent / "build.ninja").touch()
+    path.unlink()
+    assert build.build() == path
+    assert path.is_file()
+
+
+def test_a_cache_that_cannot_be_written_is_a_build_error_that_names_it(
+    quick: list[build.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LAYERBENCH_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(build.BuildError, match=r"the cache cannot be written: .*file.*LAYERBENCH_CACHE"):
+        build.build()
+
+
+def test_a_module_of_python_is_another_one_for_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {which: build.plan().folder(which) for which in build.LIBRARIES}
+    monkeypatch.setattr(build.sysconfig, "get_config_var", lambda name: "cpython-399")
+    changed = {which.name for which in build.LIBRARIES if build.plan().folder(which) != before[which]}
+    assert changed == {build.PYTHON.name}
+
+
+def test_a_compiler_may_be_called_through_another_command(no_nvcc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(no_nvcc, "ccache", "through ccache")
+    monkeypatch.setenv("CXX", "ccache c++")
+    assert build.plan().compiler_version == "through ccache"
+    monkeypatch.setenv("CXX", "nothing c++")
+    build.plan.cache_clear()
+    with pytest.raises(build.BuildError, match="no C\\+\\+ compiler"):
+        build.plan()
+
+
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc here")
+@pytest.mark.parametrize("architecture", [build.ARCHITECTURES[0], build.ARCHITECTURES[-1]])
 @pytest.mark.parametrize("file", sorted(KERNELS.glob("*.cu")), ids=lambda file: file.name)
-def test_nvcc_alone_compiles_every_cuda_kernel(file: Path, tmp_path: Path) -> None:
-    command = ["nvcc", "-c", "-arch=sm_90", "-Werror", "all-warnings", str(file), "-o", str(tmp_path / "kernel.o")]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_nvcc_alone_compiles_every_cuda_kernel_for_the_oldest_and_the_newest_gpu(
+    file: Path, architecture: str, tmp_path: Path
+) -> None:
+    name = architecture.replace(".", "")
+    command = ["nvcc", "-c", f"-arch=sm_{name}", "-Werror", "all-warnings", "-Xptxas", "-O1", str(file)]
+    done = subprocess.run([*command, "-o", str(tmp_path / "kernel.o")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -222,6 +222,22 @@ class TestConv:
         assert Conv().native(*(x.detach() for x in inputs)).grad_fn is None
 
     @everywhere
+    @pytest.mark.parametrize("stride", [1, 2])
+    @pytest.mark.parametrize("none", ["batch", "channels", "filters"])
+    def test_where_there_is_nothing_to_convolve_gradients_are_empty_or_zero(
+        self, none: str, stride: int, device: str
+    ) -> None:
+        size = (512, 514) if device == "cuda" else (9, 70)  # so that an output outgrows the L2
+        case = replace(Conv(batch=16, filters=32, size=size, stride=(stride, stride)), **{none: 0})
+        inputs = case.inputs(torch.float32, device)
+        out = case.native(*inputs)
+        assert out.numel() == 0 if none != "channels" else out.eq(inputs[2][:, None, None]).all()
+        got = torch.autograd.grad(out.sum(), inputs)
+        for gradient, leaf in zip(got[:2], inputs, strict=False):
+            assert gradient.shape == leaf.shape
+            assert not gradient.any()
+
+    @everywhere
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
     def test_autocast_runs_it_in_the_lower_precision_as_it_does_conv2d(self, dtype: torch.dtype, device: str) -> None:
         inputs = Conv().inputs(torch.float32, device)
@@ -385,7 +401,11 @@ class TestVecadd:
         [
             (torch.ones(3), torch.ones(1), r"y has shape \[1\]; \[3\] is accepted"),
             (torch.ones(3), torch.ones(3).half(), "y is Half, x is Float; one dtype for both"),
-            (torch.ones(3).bool(), torch.ones(3).bool(), "x is Bool; floating and integer dtypes are accepted"),
+            (
+                torch.ones(3).bool(),
+                torch.ones(3).bool(),
+                "x is Bool; floating dtypes, uint8 and signed integers are accepted",
+            ),
         ],
     )
     def test_unlike_arguments_are_named_with_what_is_accepted(

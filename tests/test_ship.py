@@ -233,14 +233,33 @@ def test_random_input_is_the_same_for_the_same_seed(runner: Path, conv: Made, tm
     assert sum_of() != sum_of("--seed", "1")
 
 
+class Long(torch.nn.Module):
+    """Says more than a recursion over its characters would survive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = "o" * 40_000
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.numel() > 0:
+            raise RuntimeError(self.message)
+        return x
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         ([], 2, "no model; --help shows the usage"),
         (["model.pt", "--sead", "1"], 2, "no option --sead; --help lists them"),
         (["model.pt", "--seed"], 2, "--seed needs a value"),
-        (["model.pt", "--threads", "two"], 2, "--threads two: a number of at least 1"),
+        (["model.pt", "--threads", "two"], 2, "--threads two: a whole number from 1 to 4096"),
+        (["model.pt", "--threads", "5000000000"], 2, "--threads 5000000000: a whole number from 1 to 4096"),
+        (["model.pt", "--tolerance", "-1"], 2, "--tolerance -1: a number of at least 0"),
         (["model.pt", "--device", "gpu"], 2, "--device gpu: cpu, cuda or cuda:N"),
+        (["model.pt", "--device", "meta"], 2, "--device meta: cpu, cuda or cuda:N"),
+        (["model.pt", "--shape", "99999999999x99999999999"], 2, "--shape 99999999999x99999999999: "),
+        (["model.pt", "--inputs", "inputs.pt", "--expect", "none.pt"], 2, "none.pt holds no tensor"),
+        (["long.pt", "--shape", "3"], 3, "the model failed: ooooo"),
         (["model.pt", "--shape", "1x2y3"], 2, "--shape 1x2y3: sizes with x between them, for example 1x3x64x64"),
         (["model.pt"], 2, "no input: --inputs FILE, or --shape 1x3x64x64 for each"),
         (["nowhere.pt", "--shape", "1"], 2, "nowhere.pt cannot be read"),
@@ -265,6 +284,8 @@ def test_what_is_wrong_is_said_in_one_line_with_its_exit_code(
     runner: Path, conv: Made, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     make("vecadd", "script").call.save(str(tmp_path / "branch.pt"))  # type: ignore[attr-defined]
+    torch.jit.script(Long()).save(str(tmp_path / "long.pt"))
+    torch.save([], tmp_path / "none.pt")
     done = run(runner, tmp_path, *arguments)
     lines = done.stderr.splitlines()
     assert done.returncode == code, done.stderr

@@ -54,7 +54,8 @@ inline Dtype check_vecadd(const at::Tensor& x, const at::Tensor& y) {
     check_same("vecadd", "y", y, "x", x);
     check_shape("vecadd", "y", y, x.sizes());
     const auto dtype = find_dtype(x.scalar_type());
-    TORCH_CHECK(dtype, "layerbench::vecadd: x is ", x.scalar_type(), "; floating and integer dtypes are accepted");
+    TORCH_CHECK(dtype, "layerbench::vecadd: x is ", x.scalar_type(),
+                "; floating dtypes, uint8 and signed integers are accepted");
     return *dtype;
 }
 

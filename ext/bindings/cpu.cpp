@@ -89,6 +89,7 @@ enum class Pass { forward, grad_input, grad_weight };
 // Whether the vendor library's matrix product is the faster path, as measured (docs/kernels.md); the profile shows it.
 bool prefers_gemm(const Conv& c, Pass pass) {
     const Gather& g = c.forward;
+    if (g.channels == 0) return false;  // im2col and col2im know no such image
     const bool deep = g.results >= 32 && g.channels >= 32;
     if (deep && (g.y.taps * g.x.taps == 1 || g.x.dest <= 8)) return true;  // no copies; rows too short for vectors
     if (pass == Pass::grad_input) return g.x.mult > 1;                     // ours multiplies the zeros in between

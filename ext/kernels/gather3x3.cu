@@ -12,6 +12,7 @@ constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int kRows = 4, kColumns = 2, kHeight = kRows * kWarps, kWidth = 32 * kColumns;
 constexpr int kWindow = 3, kTaps = kWindow * kWindow;
 constexpr int kMost = 32;                                   // channels, whose weights must fit, and results
+constexpr int kFew = 4;                                     // channels, whose values fit a thread's registers
 constexpr int64_t kBlocksWanted = 264, kCached = 64 << 20;  // blocks for a large GPU; bytes that its L2 may hold
 constexpr int kGrid = 65535;                                // of blocks, but for the first dimension
 
@@ -98,15 +99,24 @@ struct alignas(2 * sizeof(T)) Pair {
     T first, second;
 };
 
-// to = from, one value: floats on their way past the registers, so that the thread goes on.
+// to = from, one value: floats past the registers where the GPU can, so that the thread goes on.
 template <typename T>
 __device__ __forceinline__ void stage(float* to, const T* from) {
+#if __CUDA_ARCH__ >= 800
     if constexpr (std::is_same_v<T, float>) {
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(unsigned(__cvta_generic_to_shared(to))),
                      "l"(from));
-    } else {
-        *to = widen(*from);
+        return;
     }
+#endif
+    *to = widen(*from);
+}
+
+__device__ __forceinline__ void wait_for_staged() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+    __syncthreads();
 }
 
 // The same tile of few channels, without borders: a thread keeps the source values of 4 rows x 2 neighbouring columns,
@@ -146,8 +156,7 @@ __global__ void __launch_bounds__(kThreads, 4)
                 const Pair<T> pair = *reinterpret_cast<const Pair<T>*>(row + k);
                 value[c][i][k] = widen(pair.first), value[c][i][k + 1] = widen(pair.second);
             }
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
+    wait_for_staged();
 
     T* to = dest + ((n * g.results + first) * g.y.dest + y0) * g.x.dest + x0;
 #pragma unroll 1
@@ -204,13 +213,13 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
                                                 static_cast<const T*>(bias), static_cast<T*>(dest), g, more...);
         return cudaGetLastError();
     };
-    if (inside(g) && paired<T>(source, dest, g)) {
+    if (g.channels >= 1 && g.channels <= kFew && inside(g) && paired<T>(source, dest, g)) {
         const int64_t parts = few_parts(g, sizeof(T));
         switch (g.channels) {
             case 1: return run(gather3x3_few_kernel<T, 1>, parts, int(parts));
             case 2: return run(gather3x3_few_kernel<T, 2>, parts, int(parts));
             case 3: return run(gather3x3_few_kernel<T, 3>, parts, int(parts));
-            case 4: return run(gather3x3_few_kernel<T, 4>, parts, int(parts));
+            default: return run(gather3x3_few_kernel<T, kFew>, parts, int(parts));
         }
     }
     if (g.results <= 4) return run(inside(g) ? gather3x3_kernel<T, 4, false> : gather3x3_kernel<T, 4, true>, 1);

@@ -2,6 +2,8 @@
 // tile by tile and never stored (implicit GEMM): dest[r, p] = sum over k of weight[r, k] * source[at(k, p)], with k a
 // channel and a tap, and p a pixel of any image. float is multiplied as three products of TF32 parts, which keeps
 // float's precision: a = high + low, b = high + low, and low * low is below its last bit.
+#include <cstdlib>
+
 #include "mma.cuh"
 
 namespace layerbench {
@@ -366,7 +368,7 @@ bool fits_gather_mma(Dtype dtype, const Gather& g) {
            window <= kMostTaps && g.results > 16 && g.channels * window >= 32 &&
            g.channels * window < most / kMostTaps && g.batch * g.y.dest * g.x.dest < most &&
            g.channels * g.y.source * g.x.source < most && g.results * g.weight_result < most &&
-           g.channels * g.weight_channel < most;
+           g.channels * g.weight_channel < most && g.y.taps * std::abs(g.y.step) * g.x.source < most;
 }
 
 int64_t gather_mma_scratch(Dtype dtype, const Gather& g) {

@@ -1,20 +1,28 @@
 // Tensor cores.
 #pragma once
 
+#include <iterator>
+
 #include "cuda.cuh"
 
 namespace layerbench {
 
-// Whether the current device has those that take half, bfloat16 and TF32.
+// Whether the current device has those that take half, bfloat16 and TF32, and runs code of ours that was compiled for
+// them.
 inline bool has_mma() {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+    constexpr int compiled[] = {__CUDA_ARCH_LIST__};
+    int device = 0, major = 0, minor = 0;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return false;
+    return std::any_of(std::begin(compiled), std::end(compiled),
+                       [&](int arch) { return arch >= 800 && arch <= major * 100 + minor * 10; });
 }
 
-// Four 8x8 matrices of 16 bits from shared memory, a row at each lane's address, into fragments.
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
+// Four 8x8 matrices of 16 bits from shared memory, a row at each lane's address, into fragments.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* from) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

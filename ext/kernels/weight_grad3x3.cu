@@ -61,16 +61,18 @@ __global__ void __launch_bounds__(256)
     const int64_t n = part / across / split.strips;
     const int y0 = int(part / across % split.strips * split.rows), y1 = int(min(y0 + split.rows, g.y.dest));
     const int x = int((part % across * split.groups + group) * 32 + lane);
-    const int top = int(g.y.origin), left = x + int(g.x.origin), results = int(g.results), width = int(g.x.source),
-              height = int(g.y.source);
+    const bool here = x < g.x.dest;
+    // Of the source only what these pixels see: beside it zero, for no slope of zero makes an infinity nothing.
+    const int top = int(g.y.origin), left = x + int(g.x.origin), results = int(g.results),
+              width = here ? int(g.x.source) : 0, height = min(int(g.y.source), max(y1 + top + kWindow - 1, 0));
+    const int64_t stride = g.x.source;
     const T* image = source + (n * g.channels + channel) * g.y.source * g.x.source + left;
     const T* from = grad + n * by.batch + filter * by.channel + x * by.x;
-    const bool here = x < g.x.dest;
 
     float sum[kSums] = {}, value[kAhead][kWindow], slope[2][kFilters];
     const auto load_row = [&](int row, float (&to)[kWindow]) {
         const bool inside = unsigned(row) < unsigned(height);
-        const T* at = image + int64_t(row) * width;
+        const T* at = image + row * stride;
 #pragma unroll
         for (int k = 0; k < kWindow; ++k)
             to[k] = widen(load_if(inside & (unsigned(left + k) < unsigned(width)), at, k));
@@ -104,7 +106,9 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 1
     for (int y = y0; y < y1; y += kAhead)
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) step(i, y + i);
+        for (int i = 0; i < kAhead; ++i) {
+            if (y + i < y1) step(i, y + i);
+        }
 
     WarpSums in;
     in.reduce<kSums>(sum, lane);

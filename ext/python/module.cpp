@@ -25,10 +25,13 @@ void check_out(const char* op, const at::Tensor& x, const at::Tensor& out) {
 #endif
 }
 
+// As a pointer has it: no dispatcher has seen to what is conjugated or negated only when it is read.
+at::Tensor read(const at::Tensor& x) { return x.resolve_conj().resolve_neg().contiguous(); }
+
 void shift(const at::Tensor& x, int64_t k, at::Tensor& out) {
     check_out("shift", x, out);
     if (out.numel() == 0) return;
-    const at::Tensor in = x.contiguous();
+    const at::Tensor in = read(x);
     const void* from = in.const_data_ptr();
     void* to = out.mutable_data_ptr();
     if (x.is_cpu()) {
@@ -46,7 +49,7 @@ void shift(const at::Tensor& x, int64_t k, at::Tensor& out) {
 void vecadd(const at::Tensor& x, const at::Tensor& y, at::Tensor& out) {
     const Dtype dtype = check_vecadd(x, y);
     check_out("vecadd", x, out);
-    const at::Tensor a = x.contiguous(), b = y.contiguous();
+    const at::Tensor a = read(x), b = read(y);
     const void *pa = a.const_data_ptr(), *pb = b.const_data_ptr();
     void* to = out.mutable_data_ptr();
     if (x.is_cpu()) {

@@ -29,16 +29,16 @@ Timing measure(Task& task, double seconds) {
     constexpr int windows = 5, least = 8;
     Timing t;
     // At least ten calls: TorchScript's profiling executor optimises only after some of each shape.
-    double longest = 0;
-    for (double start = now(), calls = 0; calls < 10 || now() - start < warm; ++calls) longest = task.window(1);
-    t.calls = std::max<int64_t>(1, std::llround(slot / std::max(longest, 1e-8)));
+    double call = 0;
+    for (double start = now(), calls = 0; calls < 10 || now() - start < warm; ++calls) call = task.window(1);
+    t.calls = std::max<int64_t>(1, std::llround(slot / std::max(call, 1e-8)));
     t.calls = std::max<int64_t>(1, std::llround(slot / std::max(task.window(t.calls), 1e-9)));
     long faults = 0, calls = 0;
     uint64_t place = 0;
     for (const double start = now(); now() - start < seconds || static_cast<int>(t.lows.size()) < least;) {
         double low = INFINITY;
         for (int window = 0; window < windows; ++window) {
-            if (longest < slot * windows) {
+            if (call < slot * windows) {
                 task.settle_outputs(place, t.calls);
             } else {  // one more call is enough
                 task.place(place++);
@@ -93,7 +93,8 @@ Exit run_once(const Options& options, const Model& model, Task& task) {
     bool right = true;
     if (!options.expect.empty()) {
         const Tensors wanted = read_tensors(options.expect);
-        const double error = relative_error(output, wanted.at(0));
+        if (wanted.empty()) throw Problem(kUsage, options.expect + " holds no tensor");
+        const double error = relative_error(output, wanted[0]);
         right = error <= options.tolerance;  // NaN is not
         json.number("error", error).add("as_expected", right ? "true" : "false");
     }
@@ -112,6 +113,8 @@ at::Device device_of(const Options& options) {
     } catch (const std::exception&) {
         throw Problem(kUsage, "--device " + options.device + ": cpu, cuda or cuda:N");
     }
+    if (!device.is_cpu() && !device.is_cuda())
+        throw Problem(kUsage, "--device " + options.device + ": cpu, cuda or cuda:N");
     if (device.is_cuda() && std::max<int>(device.index(), 0) >= torch::cuda::device_count())
         throw Problem(kUsage, "--device " + options.device + ": there is no such device, or this torch has no CUDA");
     return device.is_cuda() && !device.has_index() ? at::Device(at::kCUDA, 0) : device;

@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <regex>
+#include <sstream>
 
 namespace runner {
 namespace {
@@ -50,7 +51,8 @@ public:
     }
     at::Tensor call(const Tensors& inputs) override {
         const Tensors out = loader_->run(inputs);
-        if (out.size() != 1) throw Problem(kRaised, "the model returned " + std::to_string(out.size()) + " tensors, not one");
+        if (out.size() != 1)
+            throw Problem(kRaised, "the model returned " + std::to_string(out.size()) + " tensors, not one");
         return out[0];
     }
     Named parameters() const override { return {}; }
@@ -60,7 +62,8 @@ public:
 private:
     using Loader = torch::inductor::AOTIModelPackageLoader;
     static std::unique_ptr<Loader> load(const std::string& path, at::Device device) {
-        return std::make_unique<Loader>(path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.index());
+        return std::make_unique<Loader>(path, "model", /*run_single_threaded=*/false, /*num_runners=*/1,
+                                        device.index());
     }
     std::unique_ptr<Loader> loader_, careful_;
 };
@@ -82,10 +85,13 @@ Problem refusal(const std::string& path, const std::string& message) {
 }  // namespace
 
 std::string one_line(const std::string& text) {
-    static const std::regex error("(?:^|\n)(?:[\\w.]*\\.)?[A-Za-z]*(?:Error|Exception): ([^\n]*)");
-    std::string found;
+    // Line by line: a regular expression over a long message overflows the stack.
+    static const std::regex error("[\\w.]*(?:Error|Exception)");
+    std::string found, line;
     if (text.find("TorchScript") != std::string::npos)
-        for (std::sregex_iterator one(text.begin(), text.end(), error), end; one != end; ++one) found = (*one)[1];
+        for (std::istringstream lines(text); std::getline(lines, line);)
+            if (const size_t end = line.find(": "); end < 200 && std::regex_match(line.substr(0, end), error))
+                found = line.substr(end + 2);
     const auto begin = text.find_first_not_of(" \n");
     if (!found.empty() || begin == std::string::npos) return found;
     return text.substr(begin, text.find('\n', begin) - begin);

@@ -40,16 +40,24 @@ Exit codes: 0 fine; 1 the output is not the expected one; 2 wrong option, or a f
 
 namespace {
 
-double number(const std::string& option, const std::string& value, double least) {
+double number(const std::string& option, const std::string& value) {
     size_t end = 0;
     double result = 0;
     try {
         result = std::stod(value, &end);
     } catch (const std::exception&) {
     }
-    if (value.empty() || end != value.size() || !(result >= least && result < 1e18))
-        throw Problem(kUsage, option + " " + value + ": a number of at least " + std::to_string(static_cast<int>(least)));
+    if (value.empty() || end != value.size() || !(result >= 0 && result < 1e18))
+        throw Problem(kUsage, option + " " + value + ": a number of at least 0");
     return result;
+}
+
+int64_t whole(const std::string& option, const std::string& value, int64_t least, int64_t most) {
+    const double result = value.find_first_not_of("0123456789") == std::string::npos ? number(option, value) : -1;
+    if (result < static_cast<double>(least) || result > static_cast<double>(most))
+        throw Problem(kUsage, option + " " + value + ": a whole number from " + std::to_string(least) + " to " +
+                                  std::to_string(most));
+    return static_cast<int64_t>(result);
 }
 
 at::ScalarType dtype_named(const std::string& name) {
@@ -94,10 +102,10 @@ Options parse(const std::vector<std::string>& arguments) {
         else if (name == "--direction") o.direction = direction_named(value());
         else if (name == "--library") o.libraries.push_back(value());
         else if (name == "--shape") o.shapes.push_back(value());
-        else if (name == "--threads") o.threads = static_cast<int64_t>(number(name, value(), 1));
-        else if (name == "--seed") o.seed = static_cast<int64_t>(number(name, value(), 0));
-        else if (name == "--seconds") o.seconds = number(name, value(), 0);
-        else if (name == "--tolerance") o.tolerance = number(name, value(), 0);
+        else if (name == "--threads") o.threads = whole(name, value(), 1, 4096);
+        else if (name == "--seed") o.seed = whole(name, value(), 0, int64_t{1} << 53);
+        else if (name == "--seconds") o.seconds = number(name, value());
+        else if (name == "--tolerance") o.tolerance = number(name, value());
         else if (const auto text = texts.find(name); text != texts.end()) *text->second = value();
         else if (name.rfind("-", 0) == 0) throw Problem(kUsage, "no option " + name + "; --help lists them");
         else if (!o.model.empty()) throw Problem(kUsage, "two models, " + o.model + " and " + name);
@@ -120,8 +128,13 @@ Tensors inputs_of(const Options& options) {
     const at::ScalarType dtype = dtype_named(options.dtype);
     const at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(options.seed));
     for (const std::string& shape : options.shapes) {
-        const at::Tensor drawn = at::randn(shape_named(shape), generator, at::kFloat);
-        all.push_back((at::isFloatingType(dtype) ? drawn : drawn.mul(32)).to(dtype));
+        const std::vector<int64_t> sizes = shape_named(shape);
+        try {
+            const at::Tensor drawn = at::randn(sizes, generator, at::kFloat);
+            all.push_back((at::isFloatingType(dtype) ? drawn : drawn.mul(32)).to(dtype));
+        } catch (const c10::Error& error) {  // more than there is memory for
+            throw Problem(kUsage, "--shape " + shape + ": " + one_line(error.what_without_backtrace()));
+        }
     }
     for (at::Tensor& x : all) x = x.detach().set_requires_grad(at::isFloatingType(x.scalar_type()));
     return all;

@@ -55,11 +55,11 @@ Summary summarise(std::vector<double> values) {
     s.median = n % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
     // The k lowest and the k highest are outside: the true median lies below value k with the chance of at most
     // k heads in n tosses, which must stay within 2.5 % on either side.
-    double tosses = std::pow(0.5, static_cast<double>(n)), below = tosses;
+    double tosses = -std::log(2.0) * static_cast<double>(n), below = std::exp(tosses);  // in logs: 0.5^1075 is 0
     size_t k = 0;
     while (below <= 0.025) {
-        tosses *= static_cast<double>(n - k) / static_cast<double>(k + 1);
-        below += tosses;
+        tosses += std::log(static_cast<double>(n - k) / static_cast<double>(k + 1));
+        below += std::exp(tosses);
         ++k;
     }
     s.sure = k > 0;
