@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from bench import stats
+from bench import footnotes, stats
 from bench.model import Case, Measurement, Metric, Planned, Run, Status, Verdict, show_value
 from bench.stats import Comparison, Summary
 from bench.units import show
@@ -122,11 +122,12 @@ class View:
     @property
     def notes(self) -> dict[str, list[str]]:
         """Each note and the ids of the cases it belongs to."""
-        found: dict[str, list[str]] = {}
+        notes, numbers = footnotes.merge(note for row in self.rows for note in row.notes)
+        found: dict[str, dict[str, None]] = {note: {} for note in notes}
         for row in self.rows:
             for note in row.notes:
-                found.setdefault(note, []).append(row.case.id)
-        return found
+                found[notes[numbers[note] - 1]][row.case.id] = None
+        return {note: list(ids) for note, ids in found.items()}
 
 
 def view(run: Run) -> View:
@@ -140,8 +141,8 @@ def view(run: Run) -> View:
         within = run.header.suite.policy.same_within
         by_layer.setdefault(block.cases[0].case.layer, []).append(_rows(block.cases, block.baseline, done, within))
     warnings = (text for blocks in by_layer.values() for block in blocks for row in block for text in row.warnings)
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(warnings), start=1)}
-    return View(tuple(_layer(name, blocks, numbers) for name, blocks in by_layer.items()), tuple(numbers))
+    notes, numbers = footnotes.merge(warnings)
+    return View(tuple(_layer(name, blocks, numbers) for name, blocks in by_layer.items()), notes)
 
 
 def metrics(rows: Iterable[Row]) -> dict[str, Metric]:
@@ -166,6 +167,8 @@ def checked_summary(metric: Metric) -> tuple[Summary | None, str]:
     if summary.modes and metric.name in COMPARED:
         low, high = (show(centre, metric.unit) for centre in summary.modes)
         return summary, f"{metric.name} has two modes, about {low} and {high}: its median is nobody's time"
+    if summary.wide and metric.name in COMPARED:
+        return summary, f"{metric.name}: a quarter of its turns took {summary.wide:.1f} times their median or more"
     return summary, ""
 
 
@@ -180,14 +183,20 @@ def incomparable(one: Metric, other: Metric) -> str:
     return ""
 
 
-def starved(one: Measurement, other: Measurement) -> bool:
-    """Whether one of two had no CPU for so long that how they compare is the scheduler's doing: of identical variants
-    beside three busy processes on two CPUs, 16 of 54 were called `faster` or `slower`, some of them 4 times."""
-    shares = (measurement.metric("cpu_wait_share") for measurement in (one, other))
-    return any(share is not None and max(share.lows) > STARVED for share in shares)
+def starved(one: Measurement) -> bool:
+    """Whether it had no CPU for so long that how it compares is the scheduler's doing: of identical variants beside
+    three busy processes on two CPUs, 16 of 54 were called `faster` or `slower`, some of them 4 times."""
+    share = one.metric("cpu_wait_share")
+    return share is not None and max(share.lows) > STARVED
 
 
-def _streaming_step(one: Measurement) -> bool:
+def doubts(one: Measurement) -> tuple[str, ...]:
+    """Its warnings; that of a wait for a CPU says where it takes the verdict away."""
+    tail = ", and no verdict rests on its latency" if starved(one) else ""
+    return tuple(text + tail if text.startswith("waited for a CPU") else text for text in one.warnings)
+
+
+def streaming_step(one: Measurement) -> bool:
     """Whether this is a training step on a CPU that does little but move its output: what it takes and frees lies where
     the heap's history has it, for the process's life. The output is no small one, and moves at over 0.5 GB/s."""
     size, latency = one.metric("output_bytes"), one.metric("latency")
@@ -202,8 +211,8 @@ def judged(comparison: Comparison, name: str, new: Measurement, old: Measurement
         return comparison
     low, high = comparison.interval or (0.0, math.inf)
     within = low < 1 + STEPS and high > 1 / (1 + STEPS) and comparison.verdict is not Verdict.SAME
-    by_chance = within and any(map(_streaming_step, (new, old)))
-    return replace(comparison, verdict=Verdict.UNDECIDED) if by_chance or starved(new, old) else comparison
+    by_chance = within and any(map(streaming_step, (new, old)))
+    return replace(comparison, verdict=Verdict.UNDECIDED) if by_chance or starved(new) or starved(old) else comparison
 
 
 def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurement], within: float) -> list[Row]:
@@ -221,7 +230,7 @@ def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurem
 
 def _filled(row: Row, measurement: Measurement, baseline: Measurement | None, within: float) -> Row:
     readings: dict[str, Reading] = {}
-    warnings = list(measurement.warnings)
+    warnings = list(doubts(measurement))
     for metric in measurement.metrics:
         summary, warning = checked_summary(metric)
         comparison, doubt = None, ""
@@ -265,7 +274,7 @@ def _layer(name: str, blocks: list[list[Row]], numbers: Mapping[str, int]) -> La
     views = []
     for block in blocks:
         inside = varying(facts(row.case) for row in block)
-        marked = (replace(row, marks=tuple(numbers[text] for text in row.warnings)) for row in block)
+        marked = (replace(row, marks=tuple(dict.fromkeys(numbers[text] for text in row.warnings))) for row in block)
         views.append(BlockView(", ".join(named(block[0].case, changing - inside)), tuple(marked)))
     shared = ", ".join(named(first, set(facts(first)) - changing))
     rows = tuple(row for view in views for row in view.rows)

@@ -16,6 +16,7 @@ from bench.model import Metric, Policy, Verdict
 CONFIDENCE = 0.95  # of every interval that is shown
 CERTAINTY = 0.995  # of a verdict that two variants differ: by 95 % intervals, much noise alone gives one in 25
 JUDGED = ("latency", "device")  # metrics whose verdict a reader looks for: sampling goes on until there is one
+WIDE = 1.5  # medians: an upper quartile from here on is worth a warning
 LEAST = 6  # values: with fewer no distribution-free 95 % interval of a median exists
 
 
@@ -28,6 +29,7 @@ class Summary:
     n: int
     outliers: int = 0  # values far above the rest: counted, and kept in all that is computed
     modes: tuple[float, float] | None = None  # the two centres, where the values are two groups
+    wide: float = 0.0  # how many times the median a quarter of the values are at least; 0 where that is little
 
     @property
     def half_width(self) -> float | None:
@@ -56,7 +58,8 @@ def summarise(values: Sequence[float]) -> Summary:
     if len(values) >= LEAST:
         low, high = stats.quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
         interval = (float(low), float(high))
-    return Summary(float(np.median(values)), interval, len(values), far_above(values), two_modes(values))
+    modes = two_modes(values)
+    return Summary(float(np.median(values)), interval, len(values), far_above(values), modes, wide(values))
 
 
 def far_above(values: Sequence[float]) -> int:
@@ -65,6 +68,14 @@ def far_above(values: Sequence[float]) -> int:
         return 0
     lower, upper = np.quantile(values, [0.25, 0.75])
     return int(np.sum(np.asarray(values) > upper + 3 * (upper - lower)))
+
+
+def wide(values: Sequence[float]) -> float:
+    """The upper quartile in medians, from WIDE on; else 0. What varies so has a median that few of its turns took."""
+    if len(values) < LEAST or not np.isfinite(values).all():
+        return 0.0
+    centre, upper = np.quantile(values, [0.5, 0.75])
+    return float(upper / centre) if centre > 0 and upper >= WIDE * centre else 0.0
 
 
 def two_modes(values: Sequence[float]) -> tuple[float, float] | None:

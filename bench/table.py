@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench import stats
 from bench.model import Case, Header, Measurement, Run, show_value
-from bench.rows import COMPARED, Row, incomparable, judged, view
+from bench.rows import COMPARED, Row, doubts, incomparable, judged, view
 from bench.stats import Comparison
 
 
@@ -91,7 +91,7 @@ class Change:
     def warnings(self) -> tuple[str, ...]:
         """Doubts about either number."""
         sides = (("new", self.new), ("old", self.old))
-        return tuple(f"{side}: {text}" for side, measurement in sides if measurement for text in measurement.warnings)
+        return tuple(f"{side}: {text}" for side, measurement in sides if measurement for text in doubts(measurement))
 
 
 def unlike(old: Header, new: Header) -> list[str]:

@@ -23,7 +23,7 @@ from runs import case, metric, ok, run_of, showcase
 from bench.formats import FILES, FORMATS, csv, html, markdown, terminal, write_report
 from bench.formats.files import replace_file
 from bench.formats.look import scale
-from bench.model import Measurement, Run, Status
+from bench.model import Measurement, Metric, Run, Status
 from bench.table import compare_runs
 
 
@@ -244,6 +244,41 @@ def test_the_terminal_explains_its_words_in_six_lines_at_most() -> None:
         assert f"{word}: " in words
 
 
+@to_read
+def test_the_legend_says_what_a_time_and_a_speedup_are_and_which_interval_decides(render: Render) -> None:
+    text = " ".join(render(gpu_run()).replace("**", "").split())
+    assert re.search("times:? median of the lowest of each turn's slots", text)
+    assert "trimmed mean of paired rounds, not the medians' ratio" in text
+    assert re.search("faster, slower:? the whole 99.5 % interval is over 3 % from 1", text)
+    assert re.search("same:? the 95 % interval is within 3 % of 1", text)
+
+
+@to_read
+def test_undecided_is_explained_by_those_of_its_causes_that_are_there(render: Render) -> None:
+    def text(*more: Metric) -> str:
+        step = case(direction="forward_backward")
+        return " ".join(render(run_of(ok(step, 1e-3, *more))).replace("**", "").split())
+
+    waited, moved = (
+        Metric(name, "1", ((value,),), hidden=True) for name, value in (("cpu_wait_share", 0.43), ("output_bytes", 4e6))
+    )
+    usual, starved, streams = (
+        "too wide an interval to tell, or none",
+        "one of the two had no CPU for over 25 % of its time",
+        "within 8 %, one of the two is a CPU training step that mostly moves memory",
+    )
+    assert usual in text()
+    assert not [words for words in (starved, streams) if words in text()]
+    assert f"{usual}; or {starved}; or {streams}" in text(waited, moved)
+
+
+@pytest.mark.parametrize("render", [markdown.render, as_html])
+def test_inference_is_explained_where_it_is_measured(render: Render) -> None:
+    words = "in eval mode under torch.no_grad(); all other directions in training mode"
+    assert words in render(run_of(ok(case(direction="inference"), 1e-3))).replace("\\", "")
+    assert words not in render(run_of(ok(case(), 1e-3))).replace("\\", "")
+
+
 @pytest.mark.parametrize("render", [markdown.render, as_html])
 def test_latency_and_device_time_each_have_a_verdict(render: Render) -> None:
     row = next(line for line in re.split(r"\n|(?= eager | native | custom_op )", render(gpu_run())) if "0.500×" in line)
@@ -304,6 +339,28 @@ def test_the_comparison_of_two_runs_shows_changes_losses_and_doubts() -> None:
     assert "not in the old run" in text
     assert "not in the new run" in text
     assert "new: hot" in text
+
+
+def test_the_footnotes_of_a_comparison_are_as_many_as_its_kinds_of_doubt_and_not_its_cases() -> None:
+    def waited(shares: range) -> Run:
+        return run_of(
+            *(
+                ok(case(k=k), 1e-3, warnings=(f"load {k} on 2 CPUs", f"waited {share}%"))
+                for k, share in enumerate(shares)
+            )
+        )
+
+    console = Console(width=100, file=io.StringIO(), color_system=None)
+    console.print(terminal.render_comparison(compare_runs(waited(range(30, 48)), waited(range(10, 28)), 0.03)))
+    assert [line.strip() for line in written(console).splitlines() if line.startswith("[")] == [
+        "[1] new: load 0 to 17 on 2 CPUs",
+        "[2] new: waited 30 to 47%",
+        "[3] old: load 0 to 17 on 2 CPUs",
+        "[4] old: waited 10 to 27%",
+    ]
+    assert written(console).count("eager [1,2,3,4] ") == 18
+    assert "of trimmed means, not the medians beside it" in " ".join(written(console).split())
+    assert "undecided: too wide an interval to tell, or none" in " ".join(written(console).split())
 
 
 def test_what_both_runs_skipped_is_a_line_and_cases_have_short_names() -> None:

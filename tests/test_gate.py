@@ -531,6 +531,18 @@ def test_junit_passes_only_what_passed() -> None:
     assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("10", "2", "4", "1")
 
 
+def test_a_junit_message_leads_with_the_figures_of_what_decided_and_the_notes_follow() -> None:
+    slower = Entry(
+        metric="device", unit="s", result=Result.REGRESSED, ratio=2.598, old=1e-3, new=2.6e-3, low=2.57, high=2.63
+    )
+    line = gate.line_of("a", [entry(Result.OK), slower], "load 6 on 2 CPUs: other work is running")
+    root = ElementTree.fromstring(verdicts.junit(msgspec.structs.replace(report(), lines=(line,))))
+    (failure,) = root.iter("failure")
+    message = failure.get("message", "")
+    assert message.startswith("regressed: device +159.8 % ± 3.0 (1.00 ms -> 2.60 ms), latency ")
+    assert message.endswith("; load 6 on 2 CPUs: other work is running")
+
+
 def test_a_report_survives_json_which_also_has_the_exit_code(tmp_path: Path) -> None:
     written = {path.name: path for path in verdicts.write(EVERYTHING, tmp_path)}
     content = written["gate.json"].read_bytes()

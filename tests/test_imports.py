@@ -31,6 +31,7 @@ TABLE: dict[str, set[str]] = {
     "bench.machine": may(),
     "bench.model": may("", "msgspec"),
     "bench.units": may(),
+    "bench.footnotes": may(),
     "bench.suitefile": may("model", "msgspec", "ruamel.yaml"),
     "bench.config": may("model suitefile", "msgspec", "ruamel.yaml"),
     "bench.machine.nvml": may(),
@@ -69,7 +70,7 @@ TABLE: dict[str, set[str]] = {
     "bench.workers": may("gating.arms protocol"),
     "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),
     "bench.gating.gaterun": may(
-        "gating.ab gating.arms gating.gate gating.instructions gating.verdicts model protocol",
+        "footnotes gating.ab gating.arms gating.gate gating.instructions gating.verdicts model protocol",
         "msgspec",
     ),
     "bench.gating.baselines": may(
@@ -87,7 +88,7 @@ TABLE: dict[str, set[str]] = {
     "bench.gating.orders": may("gating.arms model"),
     "bench.gating.instructions": may("gating.arms gating.orders model workers"),
     "bench.gating.counted": may("gating.orders model session task worker", "layers", "msgspec"),
-    "bench.rows": may("model stats units"),
+    "bench.rows": may("footnotes model stats units"),
     "bench.history": may("model rows stats", "numpy", "scipy"),
     "bench.pytest_suite": may(
         "check config machine.facts machine.memory model remote session task",
@@ -111,7 +112,7 @@ TABLE: dict[str, set[str]] = {
     "bench.doctor.selftest": may("doctor.findings doctor.noise model workers"),
     "bench.formats": may("formats model portability", "msgspec"),
     "bench.formats.*": may(
-        "formats history model portability rows stats table units",
+        "footnotes formats history model portability rows stats table units",
         "jinja2",
         "matplotlib",
         "msgspec",

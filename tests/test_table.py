@@ -160,6 +160,48 @@ def test_equal_warnings_share_a_footnote() -> None:
     assert [row.marks for row in view(run).rows] == [(1, 2), (2,)]
 
 
+def test_warnings_and_notes_that_differ_in_figures_alone_are_one_with_ranges() -> None:
+    times = {"eager": (33, "2.54 ms"), "native": (36, "950 µs"), "script": (34, "2.53 ms")}
+    run = run_of(
+        *(
+            ok(
+                case(variant=name),
+                1e-3,
+                warnings=(f"waited for a CPU {share}% of the time", f"load {share} on 2 CPUs"),
+                notes=(f"may add about {extra} a call", f"mine.py:{share}: float{share}, 2.{share}.0"),
+            )
+            for name, (share, extra) in times.items()
+        )
+    )
+    assert view(run).footnotes == ("waited for a CPU 33 to 36% of the time", "load 33 to 36 on 2 CPUs")
+    assert [row.marks for row in view(run).rows] == [(1, 2)] * 3
+    notes = view(run).notes
+    assert len(notes.pop("may add about 950 µs to 2.54 ms a call")) == 3
+    # A line, a type and a release are names: they have no range.
+    assert list(notes) == [f"mine.py:{share}: float{share}, 2.{share}.0" for share, _ in times.values()]
+
+
+def test_a_wait_that_takes_the_verdict_away_says_so_beside_the_number() -> None:
+    def waited(variant: str, share: float) -> Measurement:
+        seen = Metric("cpu_wait_share", "1", ((share,),), hidden=True)
+        return ok(case(variant=variant), 1e-3, seen, warnings=(f"waited for a CPU {share:.0%} of the time: busy",))
+
+    run = run_of(waited("eager", 0.43), waited("native", 0.2))
+    told = ("waited for a CPU 43% of the time: busy, and no verdict rests on its latency",)
+    assert view(run).footnotes == (*told, "waited for a CPU 20% of the time: busy")
+    assert compare_runs(run, run, 0.03)[0].warnings == (f"new: {told[0]}", f"old: {told[0]}")
+
+
+def test_turns_a_quarter_of_which_take_half_as_long_again_are_warned_of() -> None:
+    def warnings(*seconds: float) -> tuple[str, ...]:
+        return row_of(run_of(ok(case(), Metric("latency", "s", tuple((one,) for one in seconds)))), "eager").warnings
+
+    spread = [1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 1.8, 2.1, 2.5]
+    assert warnings(*spread) == ()
+    assert warnings(*spread, 2.2, 2.8, 1.12) == ("latency: a quarter of its turns took 1.6 times their median or more",)
+    assert warnings(*spread[:3], 3.0, 3.0) == ()  # too few to say
+
+
 def test_two_runs_are_compared_by_case() -> None:
     old = run_of(ok(case(), metric(2e-3, seed=1)), ok(case(variant="native"), metric(1e-3, seed=2)))
     new = run_of(ok(case(), metric(1e-3, seed=3)), ok(case(variant="native"), metric(1e-3, seed=4)))

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.model import Run, Status, Verdict
-from bench.rows import COMPARED, MISSING, Row, View, metrics
+from bench.model import Direction, Measurement, Run, Status, Verdict
+from bench.rows import COMPARED, MISSING, STARVED, STEPS, Row, View, metrics, starved, streaming_step
 from bench.stats import LEAST, Comparison
 from bench.units import cut, error, ratio, show, spread
 
@@ -182,19 +182,19 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
     within = f"{100 * run.header.suite.policy.same_within:g} %"
     about = {name: metric.about or ABOUT.get(name, "") for name, metric in metrics(view.rows).items()}
     found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
+    if any(row.case.direction is Direction.INFERENCE for row in view.rows):
+        found.append(("inference", "in eval mode under torch.no_grad(); all other directions in training mode"))
     found += [
-        ("±", f"half the 95 % interval of the median; n/a with fewer than {LEAST} rounds"),
+        ("times", "median of the lowest of each turn's slots"),
+        ("±", f"half its 95 % interval; n/a below {LEAST} rounds"),
         (
             "speed-up",
-            "baseline time / variant time in rounds of these two processes [95 %]; above 1 is faster",
+            "baseline / variant [95 %], above 1 is faster; trimmed mean of paired rounds, not the medians' ratio",
         ),
-        (
-            "faster, slower",
-            f"the whole 99.5 % interval is more than {within} from 1",
-        ),
-        ("same", f"all of it is within {within} of 1"),
-        ("undecided", "it is too wide to tell, or there is none"),
-        ("error", "largest relative error of outputs and gradients against the float64 reference"),
+        ("faster, slower", f"the whole 99.5 % interval is over {within} from 1"),
+        ("same", f"the 95 % interval is within {within} of 1"),
+        ("undecided", undecided(run.measurements)),
+        ("error", "largest relative one against the float64 reference"),
         ("rounds", "how many were sampled, and which came first: the target of the intervals or the time limit"),
         ("incorrect", "ran and gave wrong results, so it gets no time"),
         ("skipped", "cannot run here; the reason is given"),
@@ -205,6 +205,17 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
         )
         found.append((names, "made with TorchScript, which PyTorch has deprecated: do not start new work on it"))
     return found
+
+
+def undecided(found: Iterable[Measurement]) -> str:
+    """What the word means among these: those of its causes that are there."""
+    found = tuple(found)
+    causes = ["too wide an interval to tell, or none"]
+    if any(map(starved, found)):
+        causes.append(f"one of the two had no CPU for over {100 * STARVED:g} % of its time")
+    if any(map(streaming_step, found)):
+        causes.append(f"within {100 * STEPS:g} %, one of the two is a CPU training step that mostly moves memory")
+    return "; or ".join(causes)
 
 
 def fact(value: object) -> str:

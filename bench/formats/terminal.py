@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from bench import footnotes
 from bench.formats.cells import (
     TONES,
     Column,
@@ -25,6 +26,7 @@ from bench.formats.cells import (
     one_line,
     remark,
     speedup,
+    undecided,
 )
 from bench.formats.verdicts import ENDINGS
 from bench.model import Measurement, Run, Status
@@ -34,7 +36,11 @@ from bench.units import show
 
 STYLES = {"good": "green", "bad": "red", "doubt": "yellow", "dim": "dim"}
 _REASON = 240  # characters of a reason shown here; reports have all of it
-_WORDS = ("device time", "±", "speed-up", "faster, slower", "same", "undecided", "error")  # explained here
+_WORDS = ("device time", "times", "±", "speed-up", "faster, slower", "same", "undecided", "error")  # explained here
+_COMPARED_WORDS = (
+    "speed-up: old time / new time [95 %], above 1 is faster; of trimmed means, not the medians beside it; runs share "
+    "no rounds, so it is less sure."
+)
 _GAP = 2  # characters between columns
 
 
@@ -45,22 +51,22 @@ def render(run: Run) -> RenderableType:
 
 def render_comparison(changes: Sequence[Change]) -> RenderableType:
     """A line per case and metric of two runs, then the doubts about them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("case", overflow="fold", ratio=1)
     for title in ("old", "new", "speed-up", "verdict"):
         table.add_column(title, justify="right", no_wrap=True)
     idle = Counter(change.new.reason for change in changes if change.new and _skipped_in_both(change))
     shown = [change for change in changes if not _skipped_in_both(change)]
     short = names(change.case.id for change in shown)
-    footnotes = list(dict.fromkeys(f"{short[change.case.id]}: {text}" for change in shown for text in change.warnings))
+    notes, numbers = footnotes.merge(text for change in shown for text in change.warnings)
     for change in shown:
-        name = short[change.case.id]
-        marks = [footnotes.index(f"{name}: {text}") + 1 for text in change.warnings]
-        table.add_row(*_change_cells(change, name, marks))
+        marks = list(dict.fromkeys(numbers[text] for text in change.warnings))
+        table.add_row(*_change_cells(change, short[change.case.id], marks))
     doubts = [f"{short[change.case.id]}: {one_line(change.why, _REASON)}" for change in shown if change.why]
     doubts += [f"{count} skipped in both: {one_line(reason, _REASON)}" for reason, count in idle.items()]
-    words = Text("speed-up: old time / new time, above 1 is faster; runs share no rounds, so it is less sure", "dim")
-    return Group(table, *(Text(text, "yellow") for text in doubts), *_footnotes(footnotes), words)
+    found = (one for change in shown for one in (change.old, change.new) if one)
+    words = f"{_COMPARED_WORDS}  undecided: {undecided(found)}."
+    return Group(table, *(Text(text, "yellow") for text in doubts), *_footnotes(notes), Text(words, "dim"))
 
 
 def comparison_summary(changes: Sequence[Change], code: int) -> Text:
@@ -197,7 +203,7 @@ def _footnotes(texts: Sequence[str]) -> list[Text]:
 
 
 def _marks(numbers: Sequence[int]) -> str:
-    return "".join(f" [{number}]" for number in numbers)
+    return f" [{','.join(map(str, numbers))}]" if numbers else ""
 
 
 def _style(result: str) -> str:

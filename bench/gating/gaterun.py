@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench import footnotes
 from bench.gating import ab, arms, gate, instructions
 from bench.gating.ab import Broke, Effort, Event, Pairs, Ran, Shot, Warned
 from bench.gating.arms import Arm
@@ -279,7 +280,7 @@ class Times:
         if verdicts is None or not keys:
             return Line(case.id, Result.LOST, "not measured")
         line = gate.line_of(case.id, [self._entry(name, verdicts.findings[name]) for name in keys])
-        why = "; ".join(self._warnings.get(case.id, ())) if line.result is not Result.OK else ""
+        why = "; ".join(footnotes.merge(self._warnings.get(case.id, ()))[0]) if line.result is not Result.OK else ""
         return msgspec.structs.replace(line, reason=why)
 
     def _entry(self, name: str, finding: Finding) -> Entry:
