@@ -9,7 +9,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from bench import __version__
-from bench.console import Only, SuiteFile, err, leave, load_suite, out, takes_no_more
+from bench.console import Only, SuiteFile, default_folder, err, leave, load_suite, out, takes_no_more
 from bench.gating import commands as gating
 from bench.model import Run, Status, Suite, UserError, is_surprise, load_run
 
@@ -77,8 +76,8 @@ def run(
     result = _load(folder)
     _show(result)
     _write_report(result, folder)
-    for measurement, expected in result.surprises():
-        err.print(f"[red]unexpected[/]: {escape(measurement.case.id)} is {measurement.status}, expected {expected}")
+    if surprises := result.surprises():
+        err.print(f"[red]unexpected[/]: {len(surprises)} of {len(result.measurements)} cases; see below their tables")
     plan = resolved.cases()
     code = gate.status_exit([(one.status, plan[one.case.id].expect) for one in result.measurements])
     if code is gate.Exit.INCONCLUSIVE:
@@ -345,7 +344,7 @@ def command(arguments: list[str]) -> int:
 
 
 def _new_folder(folder: Path | None, suite: Suite) -> Path:
-    folder = folder or Path("results/runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{suite.name}"
+    folder = folder or default_folder(suite.name)
     if (folder / "run.jsonl").exists():
         raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
     try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -30,6 +33,16 @@ def leave(code: Exit) -> NoReturn:
 def takes_no_more(error: OSError) -> bool:
     """Whether an open file is full or broken. Standard output: the errors of files that were opened have names."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def default_folder(name: str) -> Path:
+    """Where results go that have no `--out`. It keeps itself out of the user's repository, as pytest's cache does."""
+    runs = Path("results/runs")
+    with suppress(OSError):  # whoever makes the folder itself says what is wrong
+        if not runs.exists():
+            runs.mkdir(parents=True)
+            (runs / ".gitignore").write_text("*\n", encoding="utf-8")
+    return runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}"
 
 
 def load_suite(path: str) -> Suite:

@@ -20,6 +20,7 @@ import typer
 from runs import case
 
 from bench import cli
+from bench.console import default_folder
 from bench.model import Measurement, Run, Status, load_run
 from bench.progress import checked_line, result_line
 from bench.protocol import Describe, Described, Prepared
@@ -122,7 +123,37 @@ def test_an_expected_status_is_fine_and_a_surprise_success_is_not(suite: Write) 
 def test_a_surprise_success_is_an_error(suite: Write, capsys: pytest.CaptureFixture[str]) -> None:
     code, run = execute(suite("DOUBLE", expect="incorrect"))
     assert (code, statuses(run)) == (1, ["ok", "ok"])
-    assert "is ok, expected incorrect" in " ".join(capsys.readouterr().err.split())
+    found = capsys.readouterr()
+    assert "native ok, but expected incorrect" in " ".join(found.out.split())
+    assert found.err == "unexpected: 1 of 2 cases; see below their tables\n"
+
+
+def test_an_unexpected_failure_is_told_twice_with_its_reason_and_then_only_counted(
+    suite: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    execute(suite("RAISES"))
+    found = capsys.readouterr()
+    told = " ".join(found.out.split())
+    assert told.count("the layer's own trouble") == 2  # as it happens, and below the table
+    assert "the layer's own trouble (expected ok)" in told
+    assert told.count("failed") == told.count("1 failed; started") + 3  # the table itself has the word
+    assert found.err == "unexpected: 1 of 2 cases; see below their tables\n"
+
+
+def test_the_default_folder_keeps_out_of_the_users_repository_and_a_named_one_is_left_alone(
+    suite: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = suite("DOUBLE")
+    monkeypatch.chdir(tmp_path)
+    assert cli.command(["run", str(path), "--out", "mine"]) == 0
+    assert not list(tmp_path.rglob(".gitignore"))
+    assert cli.command(["run", str(path)]) == 0
+    runs = tmp_path / "results" / "runs"
+    assert (runs / ".gitignore").read_text(encoding="utf-8") == "*\n"
+    assert len(list(runs.glob("*-suite/run.jsonl"))) == 1
+    (runs / ".gitignore").unlink()
+    default_folder("gate-suite")
+    assert not (runs / ".gitignore").exists()  # whoever took it away wants it so
 
 
 def test_a_killed_worker_costs_its_case_alone(suite: Write) -> None:
@@ -333,14 +364,6 @@ def test_no_help_loses_words_in_square_brackets(capsys: pytest.CaptureFixture[st
     assert [text for text in texts if text and "[" in text] == []
     assert cli.command(["compare", "--help"]) == 0
     assert "[default: 0.08]" in capsys.readouterr().out
-
-
-def test_an_unexpected_case_is_named_on_one_line(suite: Write) -> None:
-    path = suite("DOUBLE", expect="incorrect")
-    command = [sys.executable, "-m", "bench", "run", str(path), "--out", str(path.parent / "run")]
-    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, env=os.environ | {"COLUMNS": "40"})
-    (name,) = (one.case.id for one in load_run(path.parent / "run").measurements if one.case.variant == "native")
-    assert f"unexpected: {name} is ok, expected incorrect\n" in done.stderr
 
 
 def writing_to(output: IO[str], arguments: list[str]) -> tuple[int, str]:

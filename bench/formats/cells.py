@@ -165,16 +165,20 @@ def machine(run: Run) -> str:
     return str(run.header.environment.get("fingerprint", "machine not known"))
 
 
-def cautions(run: Run, view: View) -> list[str]:
-    """What a reader must know before any number: an interrupted run, surprises, a damaged file."""
+def damage(run: Run, view: View) -> list[str]:
+    """What there is less of than a reader may think: an interrupted run, a damaged file."""
     found = list(run.problems)
     missing = sum(row.status == MISSING for row in view.rows)
     if missing:
         found.append(
             f"{missing} of {len(view.rows)} cases are not measured yet: the run was interrupted or is going on"
         )
-    found += [f"{row.case.id}: {row.status}, {row.surprise}" for row in view.rows if row.surprise]
     return found
+
+
+def cautions(run: Run, view: View) -> list[str]:
+    """What a reader must know before any number: damage, and surprises."""
+    return damage(run, view) + [f"{row.case.id}: {row.status}, {row.surprise}" for row in view.rows if row.surprise]
 
 
 def legend(run: Run, view: View) -> list[tuple[str, str]]:

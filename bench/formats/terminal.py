@@ -17,8 +17,8 @@ from bench import footnotes
 from bench.formats.cells import (
     TONES,
     Column,
-    cautions,
     columns,
+    damage,
     headline,
     legend,
     machine,
@@ -106,7 +106,7 @@ class _Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text.assemble((self.run.header.suite.name, "bold"), f"  {headline(self.run, self.view)}")
         yield Text(machine(self.run), "dim")
-        for text in cautions(self.run, self.view):
+        for text in damage(self.run, self.view):  # no surprises: a live line and the one below the table tell of each
             yield Text(f"! {one_line(text)}", "yellow")
         left_out: dict[str, None] = {}
         for layer in self.view.layers:

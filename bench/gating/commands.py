@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from bench.console import Only, err, leave, load_suite, out
+from bench.console import Only, default_folder, err, leave, load_suite, out
 from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def _cache() -> Path:
 
 
 def _new_folder(folder: Path | None, suite: Suite) -> Path:
-    folder = folder or Path("results/runs") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-gate-{suite.name}"
+    folder = folder or default_folder(f"gate-{suite.name}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
