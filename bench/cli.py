@@ -17,9 +17,9 @@ import typer
 from rich.markup import escape
 
 from bench import __version__
-from bench.console import Only, SuiteFile, default_folder, err, leave, load_suite, out, takes_no_more
+from bench.console import Only, SuiteFile, defaults, err, find_layer, leave, load_suite, new_folder, out, takes_no_more
 from bench.gating import commands as gating
-from bench.model import Run, Status, Suite, UserError, is_surprise, load_run
+from bench.model import Run, Status, UserError, is_surprise, load_run
 
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
 
@@ -62,7 +62,9 @@ def run(
         raise UserError("goes on with the suite and folder of its run", place="--resume", remedy=remedy)
     before = _load(resume) if resume else None
     resolved = before.header.suite if before else load_suite(suite).only(only or [])
-    folder = resume if resume else _new_folder(folder, resolved)
+    folder = resume or new_folder(folder, resolved.name)
+    if not resume and (folder / "run.jsonl").exists():
+        raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
     cases = before.missing() if before else tuple(resolved.cases())
     try:
         with Display(out, len(cases)) as display:
@@ -194,18 +196,25 @@ def pytest_benchmark(
 
 
 @app.command(name="list")
-def list_(what: Annotated[str, typer.Argument(help="layers or variants; both when left out")] = "") -> None:
-    """List the built-in layers with their parameters, and the variants."""
-    if what not in ("", "layers", "variants"):
-        raise UserError(f"cannot list {what!r}", remedy="layerbench list [layers|variants]")
+def list_(
+    what: Annotated[str, typer.Argument(help="layers, variants, or a layer's name; layers and variants if none")] = "",
+) -> None:
+    """List the built-in layers with their parameters, and the variants; or what a layer has."""
     import layers
-    from layers.variants import VARIANTS
+    from layers.variants import VARIANTS, made_from
 
+    if what not in ("", "layers", "variants"):
+        layer = find_layer(what)
+        rows = {"parameters": defaults(layer), "dtypes": " ".join(layer.dtypes)}
+        rows |= {"versions": " ".join(layer.versions), "made from them": " ".join(made_from(layer))}
+        out.print(f"[bold]{escape(what)}[/]", soft_wrap=True)
+        for title, text in rows.items():
+            out.print(f"  {title:<16}{escape(text or 'none')}", soft_wrap=True)
+        return
     if what != "variants":
         out.print("[bold]layers[/] (or your own: path/to/file.py:NAME, pkg.module:NAME)")
         for name in layers.BUILTIN:
-            defaults = " ".join(f"{key}={value}" for key, value in layers.load(name).defaults.items())
-            out.print(f"  {name:<16}{escape(defaults)}", soft_wrap=True)
+            out.print(f"  {name:<16}{escape(defaults(layers.load(name)))}", soft_wrap=True)
     if what != "layers":
         out.print("[bold]variants[/]")
         for name, function in VARIANTS.items():
@@ -245,10 +254,7 @@ def portability(
     from bench.progress import TimeBar
     from layers.variants import VARIANTS
 
-    try:
-        chosen = {name: layers.load(name) for name in names or layers.BUILTIN}
-    except LookupError as error:
-        raise UserError(str(error), remedy="layerbench list layers, or path.py:NAME") from None
+    chosen = {name: find_layer(name) for name in names or layers.BUILTIN}
     with TimeBar(out) as bar:
         tools = table.tools(lambda line: bar.show(line, 0.0))
         result = table.survey(table.planned(chosen, tuple(VARIANTS)), tools, jobs=cpus(), progress=bar.show)
@@ -341,17 +347,6 @@ def command(arguments: list[str]) -> int:
         err.print("[red]internal error[/]: this is layerbench's fault; please report it with the lines above")
         return 70
     return code if isinstance(code, int) else 0
-
-
-def _new_folder(folder: Path | None, suite: Suite) -> Path:
-    folder = folder or default_folder(suite.name)
-    if (folder / "run.jsonl").exists():
-        raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make it: {error.strerror}", place=str(folder), remedy="another --out") from None
-    return folder
 
 
 def _load(path: Path) -> Run:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from bench.model import Block, Case, Direction, Planned, Status, Suite, Value, show_value
+from bench.places import loading
 from bench.suitefile import File, GroupEntry, Keys, SuiteFile, closest
 
 Point = dict[str, Any]  # one value of every axis: a case before it is one
@@ -34,6 +35,10 @@ PARAMETERS: dict[type, tuple[Any, str]] = {
     float: (float, "a finite number"),
     str: (str, "text"),
 }
+
+
+# That torch has; which of them a layer takes, it says itself.
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
 
 class LayerLike(Protocol):
@@ -124,8 +129,7 @@ def _find(
     except (Exception, SystemExit) as error:
         if type(error) is LookupError:  # a KeyError or IndexError comes out of the layer's own file
             raise file.error(keys, f"{error}{closest(written, layers)}", _how_to_name(written)) from None
-        message = f"loading {written} raised {type(error).__name__}: {' '.join(str(error).split())}"
-        raise file.error(keys, message, "put the layer's own file right") from error
+        raise file.error(keys, loading(written, error), "put the layer's own file right") from error
 
 
 def _how_to_name(layer: str) -> str:
@@ -252,7 +256,11 @@ class _Group:
         if words is not None:
             if item in words:
                 return words[words.index(item)]
-            remedy = "layerbench list variants" if name == "variant" else f"one of {', '.join(words)}"
+            remedy = f"one of {', '.join(words)}"
+            if name == "variant":
+                remedy = f"has {', '.join(self.layer.versions)}; layerbench list {self.name} has what else can be made"
+            if name == "dtype" and str(item) in DTYPES:
+                raise self.file.error(keys, f"{self.name} does not take {item}", remedy)
             raise self.file.error(keys, f"unknown {name} {item!r}{closest(item, words)}", remedy)
         kind, accepted = AXES[name] if name in AXES else PARAMETERS[type(self.layer.defaults[name])]
         value = _fitted(item, kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -15,6 +14,7 @@ from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
     from bench.gating.gate import Exit
+    from layers import Layer
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)  # a line stays one when piped: names can be searched for
@@ -35,14 +35,41 @@ def takes_no_more(error: OSError) -> bool:
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def default_folder(name: str) -> Path:
-    """Where results go that have no `--out`. It keeps itself out of the user's repository, as pytest's cache does."""
+def new_folder(given: Path | None, name: str) -> Path:
+    """The folder for results, made; without `--out` one that its own repository does not see, as with pytest's cache.
+
+    Raises UserError.
+    """
     runs = Path("results/runs")
-    with suppress(OSError):  # whoever makes the folder itself says what is wrong
-        if not runs.exists():
-            runs.mkdir(parents=True)
+    folder = given or runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}"
+    first = given is None and not runs.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if first:
             (runs / ".gitignore").write_text("*\n", encoding="utf-8")
-    return runs / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{name}"
+    except OSError as error:
+        raise UserError(f"cannot make it: {error.strerror}", place=str(folder), remedy="another --out") from None
+    return folder
+
+
+def find_layer(name: str) -> Layer:
+    """A layer named on the command line. Raises UserError, also for what its file raises."""
+    import layers
+    from bench.places import loading
+    from bench.suitefile import closest
+
+    try:
+        return layers.load(name)
+    except (Exception, SystemExit) as error:
+        if type(error) is LookupError:  # a KeyError or IndexError comes out of the layer's own file
+            near = closest(name, layers.BUILTIN)
+            raise UserError(f"{error}{near}", remedy="layerbench list layers, or path.py:NAME") from None
+        raise UserError(loading(name, error), remedy="put the layer's own file right") from error
+
+
+def defaults(layer: Layer) -> str:
+    """The parameters of a layer, with the value each has when a suite names none."""
+    return " ".join(f"{key}={value}" for key, value in layer.defaults.items())
 
 
 def load_suite(path: str) -> Suite:

@@ -31,6 +31,17 @@ YAML_WORDS = {
 }
 
 
+# By words of ruamel's; the first that fits.
+REMEDIES = {
+    "'\\t'": "indent by spaces, not tabs",
+    "cannot start any token": "put the text in quotes",
+    "expected <block end>": "line up with the line above",
+    "mapping values are not allowed": "line up with the line above, and put a text with a colon in quotes",
+    "expected ',' or": "close the bracket",
+    "unexpected end of stream": "close the quotes",
+}
+
+
 class GroupEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One layer and the product of its axes."""
 
@@ -83,7 +94,8 @@ class File:
             raise UserError("the file is empty", place=str(path), remedy="layerbench schema")
 
     def _broken(self, problem: str, line: int) -> UserError:
-        return UserError(problem, place=f"{self.path}:{line}", remedy="suites are YAML 1.2")
+        remedy = next((remedy for words, remedy in REMEDIES.items() if words in problem), "suites are YAML 1.2")
+        return UserError(problem, place=f"{self.path}:{line}", remedy=remedy)
 
     def _text(self) -> str:
         try:

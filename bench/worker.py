@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import os
-import sysconfig
 from multiprocessing.connection import Connection
-from pathlib import Path
-
-import torch
 
 from bench import check
 from bench.gating.arms import Arm
 from bench.machine import environment, memory
 from bench.model import Direction, Status
+from bench.places import place
 from bench.protocol import (
     Answer,
     Describe,
@@ -30,14 +25,7 @@ from bench.protocol import (
 )
 from bench.session import Session
 from bench.task import NoGradient
-from layers import BUILTIN, Unavailable
-
-LAYERS = Path(inspect.getfile(Unavailable)).parent
-# Folders as frames spell them, whose code is no user's.
-OTHERS = (
-    *(str(folder) for folder in (Path(__file__).parent, Path(torch.__file__).parent, LAYERS.parent / "ext")),
-    *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
+from layers import Unavailable
 
 
 def serve(connection: Connection, allocator: str, arm: Arm | None = None) -> None:
@@ -46,9 +34,9 @@ def serve(connection: Connection, allocator: str, arm: Arm | None = None) -> Non
     while True:
         try:
             request: Request = connection.recv()
-        except EOFError:
+            connection.send(worker.answer(request))
+        except (EOFError, ConnectionError):  # closed, perhaps while this one worked on an answer
             return
-        connection.send(worker.answer(request))
 
 
 class Worker:
@@ -103,24 +91,11 @@ class Worker:
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type (at file:line): first lines and notes`; the place is the last in a layer's own file or the user's code."""
-    place, traceback = "", error.__traceback__
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if _is_users(file):
-            place = f" (at {os.path.relpath(file)}:{traceback.tb_lineno})"
-        traceback = traceback.tb_next
+    """`Type (at file:line): first lines and notes`; see places.place."""
+    where = f" (at {found})" if (found := place(error)) else ""
     lines = [*_lines(str(error)), *(line for note in getattr(error, "__notes__", ()) for line in _lines(note))]
-    return f"{type(error).__name__}{place}" + (": " + "\n".join(lines) if lines else "")
+    return f"{type(error).__name__}{where}" + (": " + "\n".join(lines) if lines else "")
 
 
 def _lines(text: str) -> list[str]:
     return [line for line in text.strip().splitlines() if line.strip()][:8]
-
-
-def _is_users(file: str) -> bool:
-    """Whether code is in a layer's own file, built in or the user's: not Python's, a library's or the harness's."""
-    path = Path(file)
-    if path.parent == LAYERS:
-        return path.stem in BUILTIN
-    return not file.startswith("<") and not any(path.is_relative_to(folder) for folder in OTHERS)

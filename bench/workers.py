@@ -80,7 +80,7 @@ class Workers:
             exitcode = self._stop(name)
             raise WorkerDied(f"its worker {death(exitcode)}{self._last_words()}") from None
         self._stop(name)
-        raise WorkerDied(f"no answer within {timeout:g} s, so its worker was stopped")
+        raise WorkerDied(f"no answer within the {timeout:g} s of policy.timeout, so its worker was stopped")
 
     def kill(self) -> None:
         """Stop whatever they are doing, so that whoever waits for an answer learns that they died."""
@@ -106,11 +106,12 @@ class Workers:
         return exitcode
 
     def _last_words(self) -> str:
+        name = self._log.name  # in the run's folder, but of `check` in one that is gone when this is read
         try:
             lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
-            return ""
-        return f"; last line of {self._log.name}: {lines[-1][:200]}" if lines else ""
+            lines = []
+        return f"; last line of {name}: {lines[-1][:200]}" if lines else f"; it left no word in {name}"
 
 
 def _enter(connection: Connection, log: str, allocator: str, arm: Arm | None) -> None:

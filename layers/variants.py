@@ -34,6 +34,14 @@ VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
 
 VARIANTS: dict[str, VariantFunction] = {}
 
+# Variants made from a version of another name.
+MADE_FROM = {
+    **dict.fromkeys(("jit_script", "trace", "compile", "aoti_cpp", "eager_graph"), "eager"),
+    "script_cpp": "script",
+    "native_graph": "native",
+    "custom_op_graph": "custom_op",
+}
+
 # Variants that by their nature hold for the shapes, or the shapes and strides, of their example inputs.
 SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
 STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
@@ -158,11 +166,15 @@ def custom_op_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inp
 def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
     """The layer's own version `name` with the weights, device and dtype of `module`. Unavailable if it has none."""
     if name not in layer.versions:
-        raise Unavailable(f"layer {layer.name} has no {name!r} version")
+        raise Unavailable(f"layer {layer.name} has no version {name}")
     state = module.state_dict()
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
     version = construct(layer, name, params).to(inputs[0].device, dtype).train(module.training)
-    version.load_state_dict(state)
+    try:
+        version.load_state_dict(state)
+    except RuntimeError as error:
+        error.add_note(f"versions[{name!r}] must have the state_dict keys and shapes of versions['eager']")
+        raise
     return version
 
 
@@ -228,6 +240,11 @@ def make(
     return Made(call, module, inputs, state, tuple(notes), built)
 
 
+def made_from(layer: Layer) -> list[str]:
+    """The variants that a layer can have without a version of that name."""
+    return [name for name in VARIANTS if name not in layer.versions and MADE_FROM.get(name) in layer.versions]
+
+
 def _copied(value: Tensor) -> Tensor:
     wide = torch.float64 if value.is_floating_point() else value.dtype
     return value.detach().to("cpu", wide, copy=True)
@@ -243,10 +260,19 @@ def complete(layer: Layer, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def construct(layer: Layer, name: str, params: Mapping[str, Any]) -> nn.Module:
-    """Version `name` of a layer. TypeError where it does not take the parameters, besides what it raises itself."""
+    """Version `name` of a layer. TypeError where it does not take the parameters, gives no module or one whose sizes
+    are not known yet, besides what it raises itself."""
     version = layer.versions[name]
     _takes(version, f"the {name!r} version of {layer.name} does not take its parameters", **params)
-    return version(**params)
+    module = version(**params)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"versions[{name!r}] must give an nn.Module, gave {_a(module)}")
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if lazy := next((key for key, tensor in tensors if nn.parameter.is_lazy(tensor)), None):
+        raise TypeError(
+            f"versions[{name!r}] must have no lazy parameters, and {lazy} is one: give its module all sizes"
+        )
+    return module
 
 
 def _takes(function: Callable[..., Any], otherwise: str, *args: Any, **params: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,9 @@ class Stub:
 
 
 STUBS = {
-    "conv": Stub({"batch": 1, "kernel_size": 3, "bias": True, "mode": "zeros", "scale": 1.0}),
+    "conv": Stub(
+        {"batch": 1, "kernel_size": 3, "bias": True, "mode": "zeros", "scale": 1.0}, {"eager": None, "native": None}
+    ),
     "plain": Stub(),
     "whole": Stub({"n": 4}, dtypes=("int64",)),
     "none": Stub({"width": None}),
@@ -217,9 +220,12 @@ def test_a_layer_by_path_is_relative_to_the_suite_and_named_from_the_current_fol
 
 def test_what_a_layers_file_raises_is_shown_at_the_line_of_the_layer(fault: Any) -> None:
     message = fault("groups:\n- axes: {}\n  layer: broken\n")
-    assert message.startswith("suite.yaml:3: layer: loading broken raised KeyError: 'weights'")
-    assert "loading exits raised SystemExit: 3" in fault("groups: [{layer: exits}]")
-    assert "loading wordy raised ImportError: no such library (" in fault("groups: [{layer: wordy}]")
+    # With the line in the layer's file: here it is this one, which raises them.
+    assert re.match(
+        r"suite.yaml:3: layer: loading broken raised KeyError \(at \S*test_config.py:\d+\): 'weights' \(", message
+    )
+    assert re.search(r"loading exits raised SystemExit \(at \S+:\d+\): 3 \(", fault("groups: [{layer: exits}]"))
+    assert re.search(r"wordy raised ImportError \(at \S+:\d+\): no such library \(", fault("groups: [{layer: wordy}]"))
 
 
 # Mistakes in the file itself
@@ -327,12 +333,29 @@ def test_a_policy_out_of_range_is_an_error_at_its_field(fault: Any, policy: str,
     assert fault(f"groups: [{{layer: conv}}]\npolicy:\n  {policy}\n").startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "remedy"),
+    [
+        ("groups:\n- layer: a\n axes: {}\n", 3, "line up with the line above"),
+        ("groups:\n- layer: a\n   axes: {}\n", 3, "line up with the line above, and put a text with a colon in quotes"),
+        ("groups:\n- layer: a\n\taxes: {}\n", 3, "indent by spaces, not tabs"),
+        ("groups:\n- layer: @a\n", 2, "put the text in quotes"),
+        ("groups:\n- layer: 'a\n", 3, "close the quotes"),
+        ("groups: [\n", 2, "suites are YAML 1.2"),
+    ],
+)
+def test_what_is_no_yaml_has_a_remedy_that_mends_it(fault: Any, text: str, line: int, remedy: str) -> None:
+    assert fault(text).startswith(f"suite.yaml:{line}: ")
+    assert fault(text).endswith(f" ({remedy})")
+
+
 # Mistakes in what it names
 
 
 def test_the_message_has_place_value_and_remedy(fault: Any) -> None:
     assert fault(group("variant: [eager, scirpt]")) == (
-        "suite.yaml:4: axes.variant[1]: unknown variant 'scirpt'; did you mean 'script'? (layerbench list variants)"
+        "suite.yaml:4: axes.variant[1]: unknown variant 'scirpt'; did you mean 'script'? "
+        "(has eager, native; layerbench list conv has what else can be made)"
     )
 
 
@@ -350,8 +373,15 @@ def test_the_message_has_place_value_and_remedy(fault: Any) -> None:
             "groups:\n- layer: own.py:MINE\n",
             "suite.yaml:2: layer: unknown layer 'own.py:MINE' (path.py:NAME from the suite's folder, or pkg.",
         ),
-        (group("dtype: float16"), "suite.yaml:4: axes.dtype: unknown dtype 'float16'; did you mean 'bfloat16'?"),
-        (group("dtype: float32", layer="whole"), "suite.yaml:4: axes.dtype: unknown dtype 'float32' (one of int64)"),
+        (
+            group("dtype: float16"),
+            "suite.yaml:4: axes.dtype: conv does not take float16 (one of float32, float64, bfloat16)",
+        ),
+        (
+            group("dtype: float32", layer="whole"),
+            "suite.yaml:4: axes.dtype: whole does not take float32 (one of int64)",
+        ),
+        (group("dtype: flaot32"), "suite.yaml:4: axes.dtype: unknown dtype 'flaot32'; did you mean 'float32'?"),
         (group("device: gpu"), "suite.yaml:4: axes.device: device cannot be 'gpu' (cpu, cuda or cuda:N)"),
         (group("threads: [1, 0]"), "suite.yaml:4: axes.threads[1]: threads cannot be 0"),
         (group("threads: true"), "suite.yaml:4: axes.threads: threads cannot be True"),

@@ -32,8 +32,9 @@ TABLE: dict[str, set[str]] = {
     "bench.model": may("", "msgspec"),
     "bench.units": may(),
     "bench.footnotes": may(),
+    "bench.places": may(),
     "bench.suitefile": may("model", "msgspec", "ruamel.yaml"),
-    "bench.config": may("model suitefile", "msgspec", "ruamel.yaml"),
+    "bench.config": may("model places suitefile", "msgspec", "ruamel.yaml"),
     "bench.machine.nvml": may(),
     "bench.machine.facts": may("machine.nvml"),
     "bench.machine.environment": may("machine.facts machine.nvml"),
@@ -65,7 +66,7 @@ TABLE: dict[str, set[str]] = {
         "torch",
     ),
     "bench.worker": may(
-        "check gating.arms machine.environment machine.memory model protocol session task", "layers", "torch"
+        "check gating.arms machine.environment machine.memory model places protocol session task", "layers", "torch"
     ),
     "bench.workers": may("gating.arms protocol"),
     "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),

@@ -20,7 +20,7 @@ import typer
 from runs import case
 
 from bench import cli
-from bench.console import default_folder
+from bench.console import new_folder
 from bench.model import Measurement, Run, Status, load_run
 from bench.progress import checked_line, result_line
 from bench.protocol import Describe, Described, Prepared
@@ -152,7 +152,7 @@ def test_the_default_folder_keeps_out_of_the_users_repository_and_a_named_one_is
     assert (runs / ".gitignore").read_text(encoding="utf-8") == "*\n"
     assert len(list(runs.glob("*-suite/run.jsonl"))) == 1
     (runs / ".gitignore").unlink()
-    default_folder("gate-suite")
+    new_folder(None, "gate-suite")
     assert not (runs / ".gitignore").exists()  # whoever took it away wants it so
 
 
@@ -166,7 +166,7 @@ def test_a_killed_worker_costs_its_case_alone(suite: Write) -> None:
 def test_a_stuck_worker_is_stopped_and_replaced(suite: Write) -> None:
     code, run = execute(suite("SLEEPS", "DOUBLE", timeout=2.0))
     assert (code, statuses(run)) == (1, ["ok", "failed", "ok", "ok"])
-    assert native(run) == "no answer within 2 s, so its worker was stopped"
+    assert native(run) == "no answer within the 2 s of policy.timeout, so its worker was stopped"
 
 
 def test_a_cuda_case_without_a_device_is_skipped_and_fine(suite: Write) -> None:
@@ -295,7 +295,7 @@ def _lines(path: Path) -> int:
         (["run", "missing.yaml"], "missing.yaml"),
         (["report", "missing"], "cannot read it"),
         (["compare", "missing", "missing"], "cannot read it"),
-        (["list", "everything"], "cannot list 'everything'"),
+        (["list", "shfit"], "unknown layer 'shfit'; did you mean 'shift'? (layerbench list layers, or path.py:NAME)"),
         (["run", "--resume", "folder", "configs/shift.yaml"], "--resume: goes on with the suite and folder of its run"),
         (
             ["run", "swish.py"],

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import layers
 from bench import check
 from bench.reference import Reference
+from bench.worker import describe_error
 from ext import build, ops
 from layers import Layer, Unavailable, variants
 from layers.variants import VARIANTS, Made, construct
@@ -282,7 +283,7 @@ def test_a_version_named_script_that_is_no_script_module_is_an_error() -> None:
 
 @pytest.mark.parametrize("variant", ["script", "custom_op", "native"])
 def test_a_version_that_a_layer_lacks_is_unavailable(variant: str) -> None:
-    with pytest.raises(Unavailable, match=f"layer mine has no '{variant}' version"):
+    with pytest.raises(Unavailable, match=f"layer mine has no version {variant}"):
         make(layer_of(Warns), variant)
 
 
@@ -425,7 +426,39 @@ def test_a_version_that_does_not_take_its_parameters_is_named() -> None:
     message = "the 'eager' version of vecadd does not take its parameters: missing a required argument: 'm'"
     assert str(caught.value) == message
     assert isinstance(construct(layer, "eager", {"m": 3}), nn.Identity)
-    assert isinstance(construct(layer, "builtin", {"m": 3}), dict)
+    with pytest.raises(TypeError, match=r"^versions\['builtin'\] must give an nn.Module, gave a dict$"):
+        construct(layer, "builtin", {"m": 3})
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LazyLinear(4)
+
+
+def test_the_contract_of_versions_is_stated_where_one_breaks_it() -> None:
+    def layer(**versions: Any) -> Layer:
+        return Layer("mine", versions, lambda generator: (torch.randn(3, 4, generator=generator),))
+
+    with pytest.raises(TypeError, match=r"^versions\['eager'\] must give an nn.Module, gave a function$"):
+        make(layer(eager=lambda: lambda x: x), "eager")
+    with pytest.raises(TypeError, match=r"versions\['eager'\] must have no lazy parameters, and inner.weight is one"):
+        make(layer(eager=Lazy), "eager")
+    wider = layer(eager=lambda: nn.Linear(4, 4), native=lambda: nn.Linear(4, 5))
+    with pytest.raises(RuntimeError, match="size mismatch for weight") as caught:
+        make(wider, "native")
+    note = "versions['native'] must have the state_dict keys and shapes of versions['eager']"
+    assert caught.value.__notes__ == [note]
+    assert describe_error(caught.value).endswith(f"\n{note}")
+
+
+def test_a_layer_has_the_variants_of_its_versions_and_those_made_from_them() -> None:
+    layer = layer_of(Warns)
+    able = {*layer.versions, *variants.made_from(layer)}
+    assert able == {"eager", "jit_script", "trace", "compile", "aoti_cpp", "eager_graph"}
+    for name in variants.VARIANTS.keys() - able:
+        with pytest.raises(Unavailable, match="has no version"):
+            make(layer, name)
 
 
 def test_drawn_integers_keep_their_dtype_and_floats_take_the_one_asked_for() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from bench.console import Only, default_folder, err, leave, load_suite, out
+from bench.console import Only, err, leave, load_suite, new_folder, out
 from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def gate(
     if stored and only:
         raise UserError("a part of a suite cannot be compared with a baseline of all of it", remedy="leave out --only")
     resolved = load_suite(suite).only(only or [])
-    place = _new_folder(folder, resolved)
+    place = new_folder(folder, f"gate-{resolved.name}")
     try:
         if stored:
             report = _against_baseline(resolved, repo, stored, ratios, place)
@@ -116,7 +116,7 @@ def update(
     from bench.units import percent
 
     resolved = load_suite(suite)
-    place = _new_folder(folder, resolved)
+    place = new_folder(folder, f"gate-{resolved.name}")
     arm = arms.working_tree(_repository(resolved, repo), _cache())
     with TimeBar(out) as bar:
         machine = baselines.fingerprint(resolved, arm, place)
@@ -211,12 +211,3 @@ def _cache() -> Path:
     from ext import build
 
     return build.cache()
-
-
-def _new_folder(folder: Path | None, suite: Suite) -> Path:
-    folder = folder or default_folder(f"gate-{suite.name}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make it: {error.strerror}", place=str(folder), remedy="another --out") from None
-    return folder

@@ -1,0 +1,49 @@
+"""Where in the user's code something was raised: the file and line that an error's message names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def place(error: BaseException) -> str:
+    """`file:line` of the last frame in a layer's own file or the user's code; empty where there is none."""
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if _is_users(file):
+            found = f"{os.path.relpath(file)}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found
+
+
+def loading(name: str, error: BaseException) -> str:
+    """What loading a layer's file raised, in a line: `loading mine.py:L raised ValueError (at mine.py:3): nope`."""
+    where = f" (at {found})" if (found := place(error)) else ""
+    return f"loading {name} raised {type(error).__name__}{where}: {' '.join(str(error).split())}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether code is in a layer's own file, built in or the user's: not Python's, a library's or the harness's."""
+    path, layers = Path(file), _folder("layers")
+    if path.parent == layers:
+        return path.stem in getattr(sys.modules.get("layers"), "BUILTIN", ())
+    return not file.startswith("<") and not any(path.is_relative_to(folder) for folder in _others(layers))
+
+
+def _others(layers: Path | None) -> Iterator[str]:
+    """Folders as frames spell them, whose code is no user's."""
+    yield from map(str, filter(None, (HERE, layers and layers.parent / "ext", _folder("torch"))))
+    yield from (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _folder(package: str) -> Path | None:
+    """Of a package as this process has it, which need not be imported: an arm's layers are not ours."""
+    spec = find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
