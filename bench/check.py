@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model import Direction
 from bench.reference import Reference, relative_error, scale_of
-from bench.task import NoGradient, Task
+from bench.task import NoGradient, Task, restore
 from layers import Inputs
 from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
 
@@ -25,6 +25,7 @@ TF32_BOUND = 2e-3
 # Where all elements of an output gradient are equal, rounding errors add up instead of cancelling: oneDNN's float32
 # bias gradient over 2^18 equal values is off by 9e-4. What is looked for there (strides ignored, ...) is off by 1.
 CONSTANT_BOUND = 2e-2
+SLOPE_BOUND = 0.01  # of a gradient against finite differences
 OPERATORS = frozenset({"custom_op", "custom_op_py", "stable_abi"})  # variants that opcheck can look into
 OPS_OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional", "higher_order"})
 
@@ -56,7 +57,7 @@ def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: 
                 error.add_note(f"when the check tried {label}")
             raise
     _keeps_its_output(made)
-    worst = max(worst, _reads_its_inputs(made, reference, dtype, bound))
+    worst = max(worst, _reads_its_inputs(made, reference, dtype, bound), _updates_its_buffers(made, reference, bound))
     if variant in OPERATORS:
         _opcheck(made)
     return worst
@@ -64,6 +65,7 @@ def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: 
 
 def check_last(task: Task, reference: Reference, direction: Direction, bound: float) -> None:
     """Check what the last timed call left: a layer can be right at first and wrong later. Raises Wrong."""
+    task.restart()
     output = task.output
     assert output is not None  # a timed task has been called
     grad_output = task.grad_output
@@ -82,6 +84,15 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
         _compare_gradients(got, wanted, grad_output, " after timing", allowed)
 
 
+def slope_warning(reference: Reference, inputs: Inputs) -> tuple[str, ...]:
+    """Eager's own gradients, if it is the reference itself and they are not its slope."""
+    off = reference.slope_error(inputs)
+    if off <= SLOPE_BOUND:
+        return ()
+    told = f"its gradients are at least {off:.0%} off its finite differences, and without a `reference` eager is"
+    return (f"{told} compared with nothing but itself: wrong, unless meant so (a straight-through estimator)",)
+
+
 def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:
     """Inputs that tell a right layer from one that is right by luck: other values, other signs (a trace bakes in its
     branch; not where the reference has no answer), other strides, and the layer's own draws. A variant bound to a shape
@@ -91,7 +102,12 @@ def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Itera
     kind = getattr(torch, dtype)
     shapes = [x.shape for x in made.inputs]
     yield "the timed inputs", made.inputs
-    second = draw(layer.inputs, params, seed=1, dtype=kind, device=device)
+    second, again = (draw(layer.inputs, params, seed=1, dtype=kind, device=device) for _ in range(2))
+    if any(not torch.equal(*pair) for pair in zip(second, again, strict=True)):
+        raise ValueError(
+            "`inputs` gives other values each time for the same generator, so variants would not be timed on the same "
+            "ones: draw with torch.randn(..., generator=generator)"
+        )
     yield "a second draw", second
     negated = tuple(-x if x.is_floating_point() else x for x in second)
     if reference.takes(negated):
@@ -141,6 +157,8 @@ def _try_gradients(
     named |= {name: p for name, p in made.module.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
     wanted = reference.with_gradients(inputs, grad_output)
+    if all(one is None for one in found) and any(wanted[name].any() for name in named):
+        raise NoGradient("no gradient path: none arrives at any input or weight; an operator without a backward?")
     return _compare_gradients(dict(zip(named, found, strict=True)), wanted, grad_output, f", {label}", bound)
 
 
@@ -157,7 +175,7 @@ def _compare_gradients(
 
 def _if_random(made: Made, inputs: Inputs) -> str:
     with torch.no_grad():
-        same = torch.equal(_call(made, inputs), _call(made, inputs))
+        same = torch.allclose(_call(made, inputs), _call(made, inputs), rtol=0, atol=0, equal_nan=True)
     return "" if same else "; two calls on the same inputs differ: is the layer random (dropout)?"
 
 
@@ -166,9 +184,13 @@ def _compare(got: Tensor, wanted: Tensor, what: str, bound: float, scale: float 
         raise Wrong(f"{what}: shape {tuple(got.shape)} where the reference has {tuple(wanted.shape)}")
     error = relative_error(got, wanted, scale)
     if not error <= bound:  # so that NaN never passes
-        shown = f"{error:.2g}" if error == error else "NaN"
-        raise Wrong(f"{what}: relative error {shown} over {bound:g}", error if error < float("inf") else None)
+        shown = f"{error:.2g} over {bound:g}" if error == error else f"NaN: {_nans(got)}, {_nans(wanted)} wanted"
+        raise Wrong(f"{what}: relative error {shown}", error if error < float("inf") else None)
     return error
+
+
+def _nans(x: Tensor) -> str:
+    return f"{int(x.isnan().sum())} of {x.numel()} are NaN"
 
 
 def non_contiguous(x: Tensor) -> Tensor:
@@ -181,6 +203,7 @@ def non_contiguous(x: Tensor) -> Tensor:
 
 
 def _call(made: Made, inputs: Sequence[Tensor]) -> Tensor:
+    restore(made)
     output: Any = made.call(*inputs)
     if not isinstance(output, Tensor):
         raise TypeError(f"the layer returned {type(output).__name__}, not a tensor")
@@ -216,6 +239,17 @@ def _reads_its_inputs(made: Made, reference: Reference, dtype: str, bound: float
         for x, other in zip(inputs, others, strict=True):
             x.copy_(other)
         return _compare(_call(made, inputs), reference.output(inputs), "output, new values in the same inputs", bound)
+
+
+def _updates_its_buffers(made: Made, reference: Reference, bound: float) -> float:
+    """As the reference does, in training mode: a batch norm without its running statistics is faster, and wrong."""
+    if not made.module.training or not isinstance(made.call, torch.nn.Module):
+        return 0.0
+    wanted = reference.changes(made.inputs)
+    with torch.no_grad():
+        _call(made, made.inputs)
+    got = {name: buffer for name, buffer in made.module.named_buffers() if name in wanted}
+    return max((_compare(got[name], wanted[name], f"buffer {name} after a call", bound) for name in got), default=0.0)
 
 
 def _opcheck(made: Made) -> None:

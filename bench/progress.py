@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -115,7 +117,7 @@ def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str
         line += f"  error {error(prepared.error)}"
     if prepared.reason:
         line += f"  {escape(one_line(prepared.reason))}"
-    return f"{line}  [red]expected {expected}[/]" if expected else line
+    return (f"{line}  [red]expected {expected}[/]" if expected else line) + _doubts(prepared.warnings)
 
 
 def result_line(measurement: Measurement) -> str:
@@ -128,8 +130,11 @@ def result_line(measurement: Measurement) -> str:
         if metric is not None:
             summary = summarise(metric.lows)
             parts.append(f"{metric.name} {show(summary.centre, 's')} {spread(summary.half_width)}")
-    warnings = f"  [yellow]{escape('; '.join(measurement.warnings))}[/]" if measurement.warnings else ""
-    return name + "   ".join(parts) + warnings
+    return name + "   ".join(parts) + _doubts(measurement.warnings)
+
+
+def _doubts(warnings: Sequence[str]) -> str:
+    return f"  [yellow]{escape('; '.join(warnings))}[/]" if warnings else ""
 
 
 def one_line(reason: str, most: int = 300) -> str:

@@ -12,8 +12,13 @@ from torch import Tensor
 from layers import Layer
 from layers.variants import Made
 
+STEP = 1e-6  # of finite differences, in float64
 # A gradient that is this small beside what it is summed from is zero, but for the rounding of float64.
 NOTHING = 1e-11
+
+
+class ReferenceFailed(Exception):
+    """There is no right answer to compare with; the text says whose fault and what helps."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +55,68 @@ class Reference:
 
     def with_gradients(self, inputs: Sequence[Tensor], grad_output: Tensor | None) -> dict[str, Tensor]:
         """`output` and, given the output's gradient, every gradient by the names of Task.leaves."""
-        wide = [wider(x).requires_grad_(x.is_floating_point()) for x in inputs]
-        weights = {name: wider(self.state[name]).requires_grad_() for name in dict.fromkeys(self.trained.values())}
-        # Buffers may be changed by the call, as the running mean of a batch norm is.
-        buffers = {name: wider(value).clone() for name, value in self.state.items() if name not in self.trained}
-        state = buffers | {name: weights[first] for name, first in self.trained.items()}
-        with torch.enable_grad():
-            output = self._function()(state, *wide, **self.params)
+        leaves = self._leaves(inputs)
+        output = self._run(inputs, leaves, self._buffers())
         results = {"output": output.detach()}
         if grad_output is not None:
-            leaves = {f"input {i}": x for i, x in enumerate(wide) if x.requires_grad} | weights
-            gradients = torch.autograd.grad(output, list(leaves.values()), wider(grad_output), allow_unused=True)
-            # Unused means that the output does not depend on it: a gradient of zero.
-            results |= {
-                name: torch.zeros_like(leaf) if gradient is None else gradient
-                for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
-            }
+            results |= _gradients(output, leaves, wider(grad_output))
         return results
+
+    def changes(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The buffers that a call changes in place, as it leaves them: the running mean of a batch norm."""
+        before, after = self._buffers(), self._buffers()
+        self._run(inputs, self._leaves(inputs), after)
+        return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
+
+    def slope_error(self, inputs: Sequence[Tensor]) -> float:
+        """How far its own gradients are from finite differences, along the best of three random directions and
+        relative to the larger of the two. Eager without a `reference` is compared with nothing else."""
+        leaves = self._leaves(inputs)
+        output = self._run(inputs, leaves, self._buffers())
+        if output.is_complex() or not output.requires_grad:
+            return 0.0  # whose slope is another matter
+        generator = torch.Generator().manual_seed(4)
+        pull = _noise(output, generator)
+        gradients = _gradients(output, leaves, pull)
+
+        def off() -> float:
+            ways = {name: _noise(leaf, generator) for name, leaf in leaves.items()}
+            slope = sum(float((gradients[name] * way).sum()) for name, way in ways.items())
+            ends = []
+            for step in (STEP, -STEP):
+                moved = {name: (leaf.detach() + step * ways[name]).requires_grad_() for name, leaf in leaves.items()}
+                ends.append(self._run(inputs, moved, self._buffers()).detach())
+            measured = float(((ends[0] - ends[1]) * pull).sum()) / (2 * STEP)
+            largest = max(abs(slope), abs(measured))
+            # Of what cancels out to nothing, the rounding is no difference.
+            noise = 1e-6 * float((output.detach() * pull).abs().sum())
+            return abs(slope - measured) / largest if largest > noise else 0.0
+
+        return min(off() for _ in range(3))
+
+    def _leaves(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        floating = {f"input {i}": _precise(x) for i, x in enumerate(inputs) if x.is_floating_point()}
+        weights = {name: _precise(self.state[name]) for name in dict.fromkeys(self.trained.values())}
+        return {name: leaf.requires_grad_() for name, leaf in (floating | weights).items()}
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Copies, since a call may change them."""
+        return {name: _precise(value).clone() for name, value in self.state.items() if name not in self.trained}
+
+    def _run(self, inputs: Sequence[Tensor], leaves: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Tensor:
+        given = [leaves.get(f"input {i}", x) for i, x in enumerate(inputs)]
+        state = {**buffers, **{name: leaves[first] for name, first in self.trained.items()}}
+        own = self.layer.reference is not None
+        whose = "the layer's reference" if own else "the float64 reference, which is made from eager,"
+        try:
+            with torch.enable_grad():
+                output: Any = self._function()(state, *given, **self.params)
+        except Exception as error:
+            remedy = "it is called as reference(state, *inputs, **params)" if own else "give the layer a `reference`"
+            raise ReferenceFailed(f"{whose} failed: {type(error).__name__}: {error}; {remedy}") from error
+        if not isinstance(output, Tensor):
+            raise ReferenceFailed(f"{whose} returned {type(output).__name__}, not a tensor")
+        return output
 
     def _function(self) -> Callable[..., Tensor]:
         if self.layer.reference is not None:
@@ -104,11 +154,24 @@ def relative_error(got: Tensor, wanted: Tensor, scale: float = 0.0) -> float:
 
 
 def wider(tensor: Tensor) -> Tensor:
-    """Without its graph, and in float64 if it is floating-point; booleans as numbers."""
+    """Without its graph, in float64 if it is floating-point; booleans as numbers, of which there are differences."""
+    return tensor.detach().to(torch.int8) if tensor.dtype is torch.bool else _precise(tensor)
+
+
+def _precise(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
-    if tensor.dtype is torch.bool:
-        return tensor.to(torch.int8)
     return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _gradients(output: Tensor, leaves: Mapping[str, Tensor], grad_output: Tensor) -> dict[str, Tensor]:
+    """Zero where the output does not depend on a leaf."""
+    found = torch.autograd.grad(output, list(leaves.values()), grad_output, allow_unused=True)
+    pairs = zip(leaves.items(), found, strict=True)
+    return {name: torch.zeros_like(leaf) if one is None else one for (name, leaf), one in pairs}
+
+
+def _noise(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
 
 def _number(tensor: Tensor) -> Tensor:

@@ -73,6 +73,9 @@ class RemoteTask(Task):
         for name, leaf in self.leaves().items():
             leaf.grad = gradients.get(name)
 
+    def restart(self) -> None:
+        """Nothing: the program's buffers are its own."""
+
     def _hold(self) -> None:
         if self._program.held is not self.inputs:  # the check uses the same program
             self._program.set(self._direction.value, self.inputs, self._first_gradient())

@@ -73,14 +73,18 @@ class Session:
 
     def check(self) -> float:
         """Largest relative error; raises check.Wrong."""
-        return check.check(
+        gradients = self.case.direction.needs_gradient
+        error = check.check(
             self.made,
             self.reference,
             variant=self.case.variant,
             dtype=self.case.dtype,
             bound=self.bound,
-            gradients=self.case.direction.needs_gradient,
+            gradients=gradients,
         )
+        if gradients and self.case.variant == "eager" and self.layer.reference is None:
+            self.warnings += check.slope_warning(self.reference, self.made.inputs)
+        return error
 
     def warm_up(self) -> None:
         with self.task.grad_mode():

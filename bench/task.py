@@ -101,6 +101,13 @@ class Task:
     def collect(self) -> None:
         """Bring over the output and the gradients of the last call: here they are at home."""
 
+    def restart(self) -> None:
+        """Where calls change buffers, on which their answers may depend: call once more, with those of the start."""
+        if restore(self._made):
+            self.prepare()
+            with self.grad_mode():
+                self()
+
     @contextmanager
     def grad_mode(self) -> Iterator[None]:
         """Entered once around many calls: entering it for each would be timed."""
@@ -148,6 +155,16 @@ class Task:
             generator = torch.Generator().manual_seed(0)
             grad = torch.randn(self.output.shape, generator=generator)
             self._grad_output = grad.to(self.output.device, self.output.dtype)
+
+
+def restore(made: Made) -> bool:
+    """Put its buffers back as they were made: what a call leaves there must not change the answer of the next one that
+    is checked. Whether there are any."""
+    buffers = {name: one for name, one in made.module.named_buffers() if name in made.state}
+    with torch.no_grad():
+        for name, buffer in buffers.items():
+            buffer.copy_(made.state[name])
+    return bool(buffers)
 
 
 def _not_a_tensor(output: object) -> TypeError:

@@ -233,6 +233,93 @@ class Masked(nn.Module):
         return torch.where(mask > 0, x, -x)
 
 
+class Where(nn.Module):
+    """A mask of booleans among the inputs, and one among the buffers."""
+
+    mine: Tensor
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.register_buffer("mine", torch.arange(n) % 2 == 0)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return torch.where(mask & self.mine, x, 0)
+
+
+def chosen(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randn(4, n, generator=generator), torch.rand(4, n, generator=generator) > 0.5)
+
+
+class Remembers(Double):
+    """What it answers depends on the calls before: an exponential moving average."""
+
+    mean: Tensor
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.register_buffer("mean", torch.zeros(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return x - self.mean
+
+
+class Forgets(Remembers):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - (0.9 * self.mean + 0.1 * x.mean(0)).detach()
+
+
+class Nan(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float("nan")
+
+
+class WrongSlope(torch.autograd.Function):
+    """x * sigmoid(x), whose product rule was forgotten."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * torch.sigmoid(x)
+
+
+class Slipped(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = WrongSlope.apply(x)  # type: ignore[no-untyped-call]
+        return result
+
+
+class SinglePrecision(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.eye(x.shape[-1])
+
+
+class NoWayBack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        return None
+
+
+class NothingArrives(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = NoWayBack.apply(x)  # type: ignore[no-untyped-call]
+        return result
+
+
+def careless(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randn(4, n),)
+
+
 def positive(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
     return (torch.rand(4, n, generator=generator) + 0.1,)
 
@@ -263,6 +350,12 @@ STRIDE_BLIND = against(Double, StrideBlind)
 TIMES_FOR_PLUS = against(Plus, Times, inputs=two)
 СЛОЙ_β = against(Double, Double)
 BY_ADDRESS = against(Double, ByAddress)
+FORGETS = against(Remembers, Forgets)
+NAN = against(Double, Nan)
+SLIPPED = Layer("slipped", {"eager": Slipped}, one, defaults={"n": 8})
+SINGLE_PRECISION = Layer("single", {"eager": SinglePrecision}, one, defaults={"n": 8})
+NOTHING_ARRIVES = against(Double, NothingArrives)
+CARELESS = Layer("careless", {"eager": Double}, careless, defaults={"n": 8})
 RANDOM = Layer("random", {"eager": Random}, one, defaults={"n": 8})
 UNUSUAL = [
     Layer("softmax", {"eager": Softmax}, one, defaults={"n": 8}),
@@ -270,6 +363,8 @@ UNUSUAL = [
     Layer("normalised", {"eager": Normalised}, one, defaults={"n": 8}),
     Layer("logarithm", {"eager": Logarithm}, positive, defaults={"n": 8}),
     Layer("masked", {"eager": Masked}, two, defaults={"n": 8}),
+    Layer("where", {"eager": Where}, chosen, defaults={"n": 8}),
+    Layer("remembers", {"eager": Remembers}, one, defaults={"n": 8}),
     Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),
 ]
 

@@ -281,7 +281,7 @@ def test_a_cache_that_cannot_be_written_is_a_build_error_that_names_it(
 
 def test_a_module_of_python_is_another_one_for_another_python(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {which: build.plan().folder(which) for which in build.LIBRARIES}
-    monkeypatch.setattr(build.sysconfig, "get_config_var", lambda name: "cpython-399")
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: "cpython-399")
     changed = {which.name for which in build.LIBRARIES if build.plan().folder(which) != before[which]}
     assert changed == {build.PYTHON.name}
 

@@ -6,15 +6,16 @@ import random
 import re
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import faulty_layers as faulty
 import pytest
 import torch
 from torch import Tensor
 
-from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous
+from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous, slope_warning
 from bench.model import Case, Direction, Policy
-from bench.reference import Reference, relative_error
+from bench.reference import Reference, ReferenceFailed, relative_error
 from bench.session import made_for
 from bench.task import NoGradient, Task, placed
 from layers import Layer, load
@@ -42,6 +43,8 @@ def test_a_right_layer_passes_in_every_dtype(layer: Layer, dtype: str) -> None:
         (faulty.STRIDE_BLIND, "gradient of input 0, the timed inputs, expanded output gradient"),
         (faulty.TIMES_FOR_PLUS, "output, the timed inputs: relative error"),
         (faulty.STATIC_OUTPUT, "overwrites its earlier output"),
+        (faulty.FORGETS, "buffer mean after a call: relative error"),
+        (faulty.NAN, "output, the timed inputs: relative error NaN: 32 of 32 are NaN, 0 of 32 are NaN wanted"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -63,6 +66,44 @@ def test_a_right_layer_is_right_however_unusual(layer: Layer, direction: Directi
         for _ in range(3):
             task.touch()
     check_last(task, reference, direction, bound)
+
+
+def test_gradients_that_arrive_nowhere_are_no_gradient_path() -> None:
+    assert examine(faulty.NOTHING_ARRIVES, gradients=False) == 0
+    with pytest.raises(NoGradient, match="no gradient path: none arrives"):
+        examine(faulty.NOTHING_ARRIVES)
+
+
+def test_inputs_that_ignore_their_generator_are_refused() -> None:
+    with pytest.raises(ValueError, match="other values each time for the same generator"):
+        examine(faulty.CARELESS, "eager")
+
+
+@pytest.mark.parametrize("layer", [*faulty.UNUSUAL, faulty.LINEAR, load("shift")], ids=lambda layer: layer.name)
+def test_right_gradients_are_the_slope_that_finite_differences_find(layer: Layer) -> None:
+    made = make(layer, "eager", {}, dtype=torch.float32, device=CPU, seed=0)
+    assert slope_warning(Reference.of(layer, dict(layer.defaults), made, CPU), made.inputs) == ()
+
+
+def test_an_eager_layer_that_is_compared_only_with_itself_is_told_of_a_wrong_gradient() -> None:
+    case = Case("slipped", "eager", (), "float32", "cpu", 1, Direction.FORWARD_BACKWARD)
+    made = made_for(case, Policy(), faulty.SLIPPED)
+    (warning,) = slope_warning(Reference.of(faulty.SLIPPED, {"n": 8}, made, CPU), made.inputs)
+    assert re.match(r"its gradients are at least \d+% off its finite differences, and without a `reference`", warning)
+
+
+def test_a_reference_that_fails_is_not_the_variants_fault() -> None:
+    with pytest.raises(
+        ReferenceFailed, match=r"which is made from eager, failed: RuntimeError: .*give the layer a `re"
+    ):
+        examine(faulty.SINGLE_PRECISION, "eager")
+    wrong: dict[str, Any] = {
+        r"the layer's reference failed: TypeError: .*; it is called as reference\(state, \*inputs": lambda x, n: x,
+        "the layer's reference returned NoneType, not a tensor": lambda state, x, n: None,
+    }
+    for words, reference in wrong.items():
+        with pytest.raises(ReferenceFailed, match=words):
+            examine(replace(faulty.DOUBLE, reference=reference))
 
 
 def test_a_layer_that_remembers_by_address_is_rejected() -> None:
