@@ -374,9 +374,11 @@ def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> Non
     except OSError as error:
         raise UserError(f"cannot write the report: {error.strerror}", place=str(folder)) from None
     names = dict.fromkeys(path.name if path.parent == folder else f"{path.parent.name}/" for path in written)
+    log = folder / "workers.log"  # what layers printed, and how workers died
     if html.FILE not in names:
         out.print(f"wrote {', '.join(escape(str(folder / name)) for name in names)}", soft_wrap=True)
         return
+    names |= {log.name: None} if log.is_file() and log.stat().st_size else {}
     others = ", ".join(escape(name) for name in names if name != html.FILE)
     out.print(f"report: {escape(str(folder / html.FILE))}  (also {others})", soft_wrap=True)
 

@@ -23,6 +23,7 @@ from bench.protocol import (
     Request,
     Sample,
 )
+from bench.reference import ReferenceFailed
 from bench.session import Session
 from bench.task import NoGradient
 from layers import Unavailable
@@ -85,15 +86,15 @@ class Worker:
         except check.Wrong as wrong:
             bound = check.bound_for(case.dtype, tf32=policy.tf32)
             return Prepared(Status.INCORRECT, str(wrong), error=wrong.error, bound=bound, notes=session.made.notes)
-        except NoGradient as error:
-            return Prepared(Status.FAILED, str(error))
         return session.prepared()
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type (at file:line): first lines and notes`; see places.place."""
-    where = f" (at {found})" if (found := place(error)) else ""
+    """`Type (at file:line): first lines and notes`, see places.place; of what is a sentence of ours, no type."""
     lines = [*_lines(str(error)), *(line for note in getattr(error, "__notes__", ()) for line in _lines(note))]
+    if isinstance(error, NoGradient | ReferenceFailed):
+        return "\n".join(lines)
+    where = f" (at {found})" if (found := place(error)) else ""
     return f"{type(error).__name__}{where}" + (": " + "\n".join(lines) if lines else "")
 
 

@@ -66,7 +66,9 @@ TABLE: dict[str, set[str]] = {
         "torch",
     ),
     "bench.worker": may(
-        "check gating.arms machine.environment machine.memory model places protocol session task", "layers", "torch"
+        "check gating.arms machine.environment machine.memory model places protocol reference session task",
+        "layers",
+        "torch",
     ),
     "bench.workers": may("gating.arms protocol"),
     "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),
