@@ -1,4 +1,4 @@
-"""Notes that differ only in their figures, as one note with ranges: "waited for a CPU 33 to 36% of the time"."""
+"""Notes that differ only in their figures, as one note with ranges: "waited for a CPU 33 to 36 % of the time"."""
 
 from __future__ import annotations
 

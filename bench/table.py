@@ -126,8 +126,9 @@ def _changes(
     case: Case, new: Measurement | None, old: Measurement | None, same_within: float, why: str
 ) -> list[Change]:
     if not why:
-        states = [f"{side}: {_state(one)}" for side, one in (("new", new), ("old", old)) if not one or one.reason]
-        why = "; ".join(states)
+        states = {side: _state(one) for side, one in (("new", new), ("old", old)) if not one or one.reason}
+        both = len(states) == 2 and states["new"] == states["old"]
+        why = f"both: {states['new']}" if both else "; ".join(f"{side}: {text}" for side, text in states.items())
     if why or new is None or old is None:
         return [Change(case, COMPARED[0], new, old, None, why)]
     changes = []

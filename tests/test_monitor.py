@@ -174,7 +174,7 @@ def test_time_spent_waiting_for_a_cpu_is_warned_of_as_a_share(root: Path) -> Non
     monitor.round_done()
     watched = monitor.end()
     assert [row[0] for row in samples(watched, "cpu_wait")] == pytest.approx([0.24])
-    assert watched.warnings == ("waited for a CPU 12% of the time it was sampled: other work is running",)
+    assert watched.warnings == ("waited for a CPU 12 % of the time it was sampled: other work is running",)
 
 
 def test_the_clock_of_the_cpu_last_run_on_is_read_in_hertz(root: Path) -> None:
@@ -216,13 +216,13 @@ def test_a_card_that_always_throttles_ends_in_time_and_is_marked(root: Path) -> 
     """nvbench#231: nothing waits here for a clock to recover."""
     watched = watch(gpu_monitor(Card([1200], [THERMAL | POWER_CAP]), "GPU-1-2"), 500)
     assert watched.warnings == (
-        "the GPU was slowed down in 500 of 500 rounds (100%): power cap, hardware thermal slowdown",
+        "the GPU was slowed down in 500 of 500 rounds (100 %): power cap, hardware thermal slowdown",
     )
 
 
 def test_slowdowns_before_the_first_round_are_not_the_cases(root: Path) -> None:
     watched = watch(gpu_monitor(Card([1980], [THERMAL, 0, POWER_CAP, 0])), 4)
-    assert watched.warnings == ("the GPU was slowed down in 1 of 4 rounds (25%): power cap",)
+    assert watched.warnings == ("the GPU was slowed down in 1 of 4 rounds (25 %): power cap",)
 
 
 def test_a_clock_that_moves_is_warned_of_unless_the_card_was_idle_by_then(root: Path) -> None:

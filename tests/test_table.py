@@ -167,13 +167,13 @@ def test_warnings_and_notes_that_differ_in_figures_alone_are_one_with_ranges() -
             ok(
                 case(variant=name),
                 1e-3,
-                warnings=(f"waited for a CPU {share}% of the time", f"load {share} on 2 CPUs"),
+                warnings=(f"waited for a CPU {share} % of the time", f"load {share} on 2 CPUs"),
                 notes=(f"may add about {extra} a call", f"mine.py:{share}: float{share}, 2.{share}.0"),
             )
             for name, (share, extra) in times.items()
         )
     )
-    assert view(run).footnotes == ("waited for a CPU 33 to 36% of the time", "load 33 to 36 on 2 CPUs")
+    assert view(run).footnotes == ("waited for a CPU 33 to 36 % of the time", "load 33 to 36 on 2 CPUs")
     assert [row.marks for row in view(run).rows] == [(1, 2)] * 3
     notes = view(run).notes
     assert len(notes.pop("may add about 950 µs to 2.54 ms a call")) == 3
@@ -184,11 +184,13 @@ def test_warnings_and_notes_that_differ_in_figures_alone_are_one_with_ranges() -
 def test_a_wait_that_takes_the_verdict_away_says_so_beside_the_number() -> None:
     def waited(variant: str, share: float) -> Measurement:
         seen = Metric("cpu_wait_share", "1", ((share,),), hidden=True)
-        return ok(case(variant=variant), 1e-3, seen, warnings=(f"waited for a CPU {share:.0%} of the time: busy",))
+        return ok(
+            case(variant=variant), 1e-3, seen, warnings=(f"waited for a CPU {100 * share:.0f} % of the time: busy",)
+        )
 
     run = run_of(waited("eager", 0.43), waited("native", 0.2))
-    told = ("waited for a CPU 43% of the time: busy, and no verdict rests on its latency",)
-    assert view(run).footnotes == (*told, "waited for a CPU 20% of the time: busy")
+    told = ("waited for a CPU 43 % of the time: busy, and no verdict rests on its latency",)
+    assert view(run).footnotes == (*told, "waited for a CPU 20 % of the time: busy")
     assert compare_runs(run, run, 0.03)[0].warnings == (f"new: {told[0]}", f"old: {told[0]}")
 
 
@@ -229,6 +231,14 @@ def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
     assert reasons["eager"] == "new: incorrect: wrong sign"
     assert reasons["native"] == "new: not measured"
     assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
+
+
+def test_what_failed_alike_in_both_runs_is_told_once() -> None:
+    def failed(reason: str) -> Run:
+        return run_of(Measurement(case(), Status.FAILED, reason))
+
+    assert [one.why for one in compare_runs(failed("a"), failed("a"), 0.08)] == ["both: failed: a"]
+    assert [one.why for one in compare_runs(failed("a"), failed("b"), 0.08)] == ["new: failed: a; old: failed: b"]
 
 
 def test_runs_under_other_conditions_are_unlike() -> None:

@@ -149,9 +149,8 @@ class Monitor:
             found.append(f"load {self._load:.0f} on {cpus} CPUs: other work is running")
         waited = sum(seen["cpu_wait"])
         if self._watched > 0 and waited > WAITED * self._watched:
-            found.append(
-                f"waited for a CPU {waited / self._watched:.0%} of the time it was sampled: other work is running"
-            )
+            share = f"{100 * waited / self._watched:.0f} %"
+            found.append(f"waited for a CPU {share} of the time it was sampled: other work is running")
         return found
 
 
@@ -161,7 +160,7 @@ def _gpu_warnings(seen: dict[str, list[float]], names: list[str]) -> list[str]:
     if count := round(sum(slowed)):
         reasons = ", ".join(dict.fromkeys(names))
         found.append(
-            f"the GPU was slowed down in {count} of {len(slowed)} rounds ({count / len(slowed):.0%}): {reasons}"
+            f"the GPU was slowed down in {count} of {len(slowed)} rounds ({100 * count / len(slowed):.0f} %): {reasons}"
         )
     # An idle card's clock is not the one that the work ran at.
     pairs = itertools.zip_longest(seen.get("sm_clock", ()), seen.get("gpu_idle", ()))
