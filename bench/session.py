@@ -199,7 +199,7 @@ class Session:
             share = memory.denormal_share([*self.made.inputs, *self.made.module.parameters()])
             if share > 0.01:
                 doubts.append(
-                    f"{100 * share:.0f} % of an input or weight are denormal numbers: CPUs are many times slower on them"
+                    f"{100 * share:.0f} % of an input or weight are denormal numbers: CPUs are many times slower then"
                 )
         if self.layer.cost is not None and self.case.direction in (Direction.INFERENCE, Direction.FORWARD):
             moved = self.layer.cost(self.made.inputs[0].element_size(), **self.params).bytes
