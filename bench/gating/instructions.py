@@ -251,7 +251,7 @@ class _Process:
             ours.close()
             process.kill()
             process.wait()
-        return f"no answer within {timeout:g} s, so its process was stopped"
+        return f"no answer within the {timeout:g} s of policy.timeout, so its process was stopped"
 
     def _hear(self, message: Message) -> None:
         total = len(self._order.cases)
