@@ -229,6 +229,16 @@ def test_an_aotinductor_package_runs_in_cpp_with_pythons_numbers_once_it_has_its
     assert "inference is all it can do" in backward.stderr
 
 
+@pytest.mark.parametrize("layer", [name for name in layers.BUILTIN if "native" in layers.load(name).versions])
+def test_what_torch_itself_has_for_a_layer_is_saved_and_gives_pythons_numbers_in_cpp(
+    runner: Path, tmp_path: Path, layer: str
+) -> None:
+    made = make(layer, "native")
+    saved(made, torch.jit.script(made.module), tmp_path)
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", "--expect", "expected.pt")
+    assert done.returncode == 0, done.stderr
+
+
 def test_random_input_is_the_same_for_the_same_seed(runner: Path, conv: Made, tmp_path: Path) -> None:
     def sum_of(*options: str) -> float:
         done = run(runner, tmp_path, "model.pt", "--shape", "1x2x16x16", *options)

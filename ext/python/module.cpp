@@ -31,8 +31,8 @@ void check_out(const char* op, const at::Tensor& x, const at::Tensor& out) {
     check_shape(op, "out", out, x.sizes());
     TORCH_CHECK(out.is_contiguous(), "layerbench::", op, ": out has strides ", out.strides(),
                 "; a contiguous one is accepted");
-    TORCH_CHECK(!out.is_conj() && !out.is_neg(), "layerbench::", op, ": out is ", out.is_conj() ? "conjugated" : "negated",
-                " only when it is read; a plain one is accepted");
+    TORCH_CHECK(!out.is_conj() && !out.is_neg(), "layerbench::", op, ": out is ",
+                out.is_conj() ? "conjugated" : "negated", " only when it is read; a plain one is accepted");
     TORCH_CHECK(!(at::GradMode::is_enabled() && out.requires_grad()), "layerbench::", op,
                 ": out requires a gradient, of which nothing is recorded here; one that does not is accepted");
     TORCH_CHECK(x.is_cpu() || x.is_cuda(), "layerbench::", op, ": x is on ", x.device(), "; cpu and cuda are accepted");

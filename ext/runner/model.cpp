@@ -122,9 +122,9 @@ void load_library(const std::string& path) {
     if (!whole) throw Problem(kUsage, "library " + path + " cannot be read");
     const std::string file = whole;
     free(whole);
-    // By a pointer that promises nothing (volatile, or the compiler sees through it): dlopen itself is noexcept, and what
-    // a library throws while it registers operators that are there already would end the program without a word. What
-    // the loader then leaves undone is of no matter to one that says so and ends.
+    // By a pointer that promises nothing (volatile, or the compiler sees through it): dlopen itself is noexcept, and
+    // what a library throws while it registers operators that are there already would end the program without a word.
+    // What the loader then leaves undone is of no matter to one that says so and ends.
     void* (*volatile open)(const char*, int) = dlopen;
     void* handle = nullptr;
     try {
