@@ -421,8 +421,9 @@ def test_a_tensor_whose_memory_pybind_cannot_read_is_refused(pybind: Any, x: Ten
 
 def test_memory_that_has_been_freed_is_refused_by_pybind(pybind: Any) -> None:
     y, out = torch.ones(3), torch.empty(3)
-    with pytest.raises(RuntimeError, match="the memory of x has been freed"):
-        pybind.native.shift(freed(torch.ones(3)), 1, out)
+    for view in (torch.ones(3), torch.ones(4)[1:], torch.ones(6)[::2]):
+        with pytest.raises(RuntimeError, match="the memory of x has been freed"):
+            pybind.native.shift(freed(view), 1, out)
     with pytest.raises(RuntimeError, match="the memory of out has been freed"):
         pybind.native.vecadd(y, y, freed(torch.ones(3)))
 

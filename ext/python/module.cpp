@@ -23,6 +23,8 @@ void check_plain(const char* op, const char* name, const at::Tensor& t) {
     TORCH_CHECK(t.defined() && t.has_storage() && t.layout() == at::kStrided && !t.key_set().has_any(others),
                 "layerbench::", op, ": ", name, " has no memory of its own (",
                 t.defined() ? c10::toString(t.key_set()) : "None", "); a plain strided tensor is accepted");
+    TORCH_CHECK(t.numel() == 0 || t.is_meta() || t.storage().data(), "layerbench::", op, ": the memory of ", name,
+                " has been freed");
 }
 
 // What no dispatcher does for whoever writes into a tensor by its pointer.
@@ -47,16 +49,13 @@ at::Tensor read(const char* op, const char* name, const at::Tensor& x, const at:
     check_plain(op, name, in);  // a mode may have had its say
     TORCH_CHECK(at::get_overlap_status(in, out) == at::MemOverlapStatus::No, "layerbench::", op, ": out overlaps ", name,
                 " in memory; one apart from it is accepted");
-    TORCH_CHECK(in.const_data_ptr() || in.numel() == 0, "layerbench::", op, ": the memory of ", name, " has been freed");
     return in;
 }
 
 // Where to write to; autograd then knows that what it saved of `out` is gone.
-void* written(const char* op, at::Tensor& out) {
-    void* const to = out.mutable_data_ptr();
-    TORCH_CHECK(to || out.numel() == 0, "layerbench::", op, ": the memory of out has been freed");
+void* written(at::Tensor& out) {
     torch::autograd::increment_version(out);
-    return to;
+    return out.mutable_data_ptr();
 }
 
 void shift(const at::Tensor& x, int64_t k, at::Tensor& out) {
@@ -65,7 +64,7 @@ void shift(const at::Tensor& x, int64_t k, at::Tensor& out) {
     check_out("shift", x, out);
     const at::Tensor in = read("shift", "x", x, out);
     const void* from = in.const_data_ptr();
-    void* to = written("shift", out);
+    void* to = written(out);
     if (out.numel() == 0) return;
     if (x.is_cpu()) {
         const Shift s = make_shift(x, k, nullptr, nullptr);
@@ -87,7 +86,7 @@ void vecadd(const at::Tensor& x, const at::Tensor& y, at::Tensor& out) {
     check_out("vecadd", x, out);
     const at::Tensor a = read("vecadd", "x", x, out), b = read("vecadd", "y", y, out);
     const void *pa = a.const_data_ptr(), *pb = b.const_data_ptr();
-    void* to = written("vecadd", out);
+    void* to = written(out);
     if (x.is_cpu()) {
         at::parallel_for(0, out.numel(), kGrain,
                          [&](int64_t begin, int64_t end) { vecadd_cpu(dtype, pa, pb, to, begin, end); });
