@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -368,6 +369,17 @@ def test_two_builds_of_the_operators_are_one_too_many(
     assert done.stderr.splitlines()[-1] == (
         f"runner: library {build.build()} cannot register its operators, are they registered already? "
         "(Only a single TORCH_LIBRARY can be used to register the namespace layerbench)"
+    )
+
+
+def test_two_stable_builds_of_them_are_too(runner: Path, conv: Made, tmp_path: Path) -> None:
+    first = build.build(which=build.STABLE)
+    shutil.copy(first, tmp_path / "second.so")
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", "--library", first, "--library", "second.so")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "runner: library second.so cannot register its operators, are they registered already? "
+        "(another library has defined layerbench_stable)"
     )
 
 
