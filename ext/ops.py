@@ -40,14 +40,22 @@ def _register(namespace: str) -> None:
     register.batches(namespace)
 
 
-def _load_ops(path: Path) -> None:
+def _load_library(path: Path, namespace: str) -> None:
+    if hasattr(getattr(torch.ops, namespace), "shift"):  # a second library of the same ends the process
+        raise build.BuildError(
+            f"torch.ops.{namespace} has operators already, of a library that was not loaded here (by importing "
+            "layerbench_ops, or by torch.ops.load_library): load none, or use that one without ext.ops"
+        )
     torch.ops.load_library(str(path))
-    _register("layerbench")
+    _register(namespace)
+
+
+def _load_ops(path: Path) -> None:
+    _load_library(path, "layerbench")
 
 
 def _load_stable(path: Path) -> None:
-    torch.ops.load_library(str(path))
-    _register("layerbench_stable")
+    _load_library(path, "layerbench_stable")
     register.gradients("layerbench_stable")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+NUMBERS = (*FLOATING, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 NAMES = ("shift", "vecadd", "unfold_conv2d", "unfold_conv2d_grad_input", "unfold_conv2d_grad_weight")
 
 
@@ -102,6 +105,9 @@ def _shift(x: Tensor, k: int) -> Tensor:
 
 
 def _vecadd(x: Tensor, y: Tensor) -> Tensor:
+    _check_same("vecadd", "y", y, "x", x)
+    _check_shape("vecadd", "y", y, x.shape)
+    _check(x.dtype in NUMBERS, "vecadd", lambda: f"x is {_name(x)}; floating dtypes, uint8 and signed integers are")
     return x.new_empty(x.shape)
 
 
@@ -114,16 +120,84 @@ def _conv(
     padding: Sequence[int] = (0, 0),
     dilation: Sequence[int] = (1, 1),
 ) -> Tensor:
-    height, width = (
-        (size + 2 * pad - step * (kernel - 1) - 1) // jump + 1
-        for size, kernel, jump, pad, step in zip(input.shape[2:], kernel_size, stride, padding, dilation, strict=True)
-    )
-    return input.new_empty((input.shape[0], weight.shape[0], height, width))
+    op = "unfold_conv2d"
+    shape = _check_weight(op, input, weight, kernel_size, stride, padding, dilation)
+    if bias is not None:
+        _check_same(op, "bias", bias, "input", input)
+        _check_shape(op, "bias", bias, weight.shape[:1])
+    return input.new_empty(shape)
 
 
 def _grad_input(grad: Tensor, input: Tensor, weight: Tensor, *window: Sequence[int]) -> Tensor:  # noqa: A002
+    op = "unfold_conv2d_grad_input"
+    shape = _check_weight(op, input, weight, *window)
+    _check_same(op, "grad", grad, "input", input)
+    _check_shape(op, "grad", grad, shape)
     return input.new_empty(input.shape)
 
 
-def _grad_weight(grad: Tensor, input: Tensor, kernel_size: Sequence[int], *window: Sequence[int]) -> Tensor:  # noqa: A002
-    return input.new_empty((grad.shape[1], input.shape[1], kernel_size[0] * kernel_size[1]))
+def _grad_weight(grad: Tensor, input: Tensor, *window: Sequence[int]) -> Tensor:  # noqa: A002
+    op = "unfold_conv2d_grad_weight"
+    _check_dims(op, "grad", grad, 4, "(batch, filters, height, width)")
+    shape = _check_conv(op, input, grad.shape[1], *window)
+    _check_same(op, "grad", grad, "input", input)
+    _check_shape(op, "grad", grad, shape)
+    return input.new_empty((grad.shape[1], input.shape[1], math.prod(window[0])))
+
+
+# What the kernels refuse is refused without them too, in the words of bindings/checks.h. Sizes may be symbols.
+
+
+def _check(right: Any, op: str, wrong: Callable[[], str]) -> None:
+    torch._check(right, lambda: f"layerbench::{op}: {wrong()} accepted")
+
+
+def _check_same(op: str, name: str, t: Tensor, other: str, o: Tensor) -> None:
+    _check(t.dtype == o.dtype, op, lambda: f"{name} is {_name(t)}, {other} is {_name(o)}; one dtype for both is")
+    _check(
+        t.device == o.device, op, lambda: f"{name} is on {t.device}, {other} is on {o.device}; one device for both is"
+    )
+
+
+def _check_dims(op: str, name: str, t: Tensor, dims: int, accepted: str) -> None:
+    _check(t.dim() == dims, op, lambda: f"{name} has shape {list(t.shape)}; {accepted} is")
+
+
+def _check_shape(op: str, name: str, t: Tensor, accepted: Sequence[Any]) -> None:
+    _check_dims(op, name, t, len(accepted), f"{list(accepted)}")
+    for size, wanted in zip(t.shape, accepted, strict=True):
+        _check(size == wanted, op, lambda: f"{name} has shape {list(t.shape)}; {list(accepted)} is")
+
+
+def _check_weight(op: str, input: Tensor, weight: Tensor, *window: Sequence[int]) -> tuple[Any, ...]:  # noqa: A002
+    _check_dims(op, "weight", weight, 3, "(filters, channels, kernel height * kernel width)")
+    shape = _check_conv(op, input, weight.shape[0], *window)
+    _check_same(op, "weight", weight, "input", input)
+    _check_shape(op, "weight", weight, (weight.shape[0], input.shape[1], math.prod(window[0])))
+    return shape
+
+
+def _check_conv(op: str, input: Tensor, filters: Any, *window: Sequence[int]) -> tuple[Any, ...]:  # noqa: A002
+    """The shape of the output."""
+    _check_dims(op, "input", input, 4, "(batch, channels, height, width)")
+    floating = "float32, float64, float16 and bfloat16 are"
+    _check(input.dtype in FLOATING, op, lambda: f"input is {_name(input)}; {floating}")
+    for name, pair, least in zip(("kernel_size", "stride", "padding", "dilation"), window, (1, 1, 0, 1), strict=True):
+        fits = len(pair) == 2 and all(least <= value < 2**31 for value in pair)
+        accepted = f"two integers of at least {least} (and below 2^31) are"
+        _check(fits, op, lambda: f"{name} is {list(pair)}; {accepted}")  # noqa: B023  (called at once)
+    sides = zip(("height", "width"), input.shape[2:], *window, strict=True)
+    return input.shape[0], filters, *(_side(op, *side) for side in sides)
+
+
+def _side(op: str, name: str, size: Any, kernel: int, stride: int, padding: int, dilation: int) -> Any:
+    padded, reach = size + 2 * padding, dilation * (kernel - 1) + 1
+    wrong = f"at least the dilated kernel's {reach} (and below 2^31) is"
+    for right in (padded >= reach, padded < 2**31):
+        _check(right, op, lambda: f"the input's {name} is {padded} with padding; {wrong}")
+    return (padded - reach) // stride + 1
+
+
+def _name(t: Tensor) -> str:
+    """Of its dtype, as C++ writes it."""
+    return t.type().rpartition(".")[2].removesuffix("Tensor")

@@ -1,4 +1,5 @@
-"""The operators ahead of time, by setuptools: `pip install --no-build-isolation ./ext`, then `import layerbench_ops`.
+"""The operators ahead of time, by setuptools: `pip install --no-build-isolation ./ext`, then `import torch` and, after
+it, `import layerbench_ops`, which finds torch's libraries only once torch has loaded them.
 
 The same sources and flags as on first use (ext/build.py); with CUDA where torch has it and its nvcc is found.
 """

@@ -110,7 +110,8 @@ class NativeConv2d(UnfoldConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """As `UnfoldConv2d`."""
-        weight = self.weight.view(*self.weight.shape[:2], *self.kernel_size)
+        # Size by size: TorchScript unpacks no tuple into arguments.
+        weight = self.weight.view(self.weight.size(0), self.weight.size(1), self.kernel_size[0], self.kernel_size[1])
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from ext import build, ops
 
@@ -260,6 +261,100 @@ def test_a_wrong_argument_is_named_alike_whether_it_wants_a_gradient_or_not(
             getattr(bound, name)(*given)
 
 
+IMAGE, FILTER, GRAD, META = torch.ones(1, 2, 3, 3), torch.ones(3, 2, 4), torch.ones(1, 3, 2, 2), torch.device("meta")
+REFUSED: list[tuple[str, tuple[Any, ...]]] = [
+    ("vecadd", (torch.ones(3), torch.ones(7))),
+    ("vecadd", (torch.ones(3), torch.ones(3, 1))),
+    ("vecadd", (torch.ones(3), torch.ones(3).double())),
+    ("vecadd", (torch.ones(3) + 1j, torch.ones(3) + 1j)),
+    ("unfold_conv2d", (IMAGE[0], FILTER, None, 2)),
+    ("unfold_conv2d", (IMAGE.long(), FILTER, None, 2)),
+    ("unfold_conv2d", (IMAGE, IMAGE, None, 2)),
+    ("unfold_conv2d", (IMAGE[:, :1], FILTER, None, 2)),
+    ("unfold_conv2d", (IMAGE, FILTER.half(), None, 2)),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 3)),
+    ("unfold_conv2d", (IMAGE, FILTER, None, [2, 2, 2])),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 2, 0)),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 2, 1, -1)),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 2, 1, 0, [0, 1])),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 2, 1, 2**31)),
+    ("unfold_conv2d", (IMAGE, FILTER, None, 2, 1, 0, 3)),
+    ("unfold_conv2d", (IMAGE, FILTER, torch.ones(2), 2)),
+    ("unfold_conv2d", (IMAGE, FILTER, torch.ones(3).half(), 2)),
+    ("unfold_conv2d_grad_input", (GRAD[..., :1], IMAGE, FILTER, 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_input", (GRAD.half(), IMAGE, FILTER, 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_input", (GRAD, IMAGE, FILTER[:, :1], 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_weight", (GRAD[0], IMAGE, 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_weight", (GRAD, IMAGE, 2, 1, 1, 1)),
+    ("unfold_conv2d_grad_weight", (GRAD.half(), IMAGE, 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_weight", (GRAD, IMAGE, 2, 1, 0, [2, 0])),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), REFUSED)
+def test_what_the_kernels_refuse_is_refused_without_memory_in_the_same_words(
+    bound: Any, name: str, arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(RuntimeError) as real:
+        getattr(bound, name)(*arguments)
+    message = re.findall(r"layerbench::.* accepted", str(real.value))
+    assert len(message) == 1
+    with pytest.raises(RuntimeError, match=re.escape(message[0])):
+        getattr(bound, name)(*(x.to(META) if isinstance(x, Tensor) else x for x in arguments))
+    with FakeTensorMode() as mode, pytest.raises(RuntimeError, match=re.escape(message[0])):
+        getattr(bound, name)(*(mode.from_tensor(x) if isinstance(x, Tensor) else x for x in arguments))
+
+
+MIXED: list[tuple[str, tuple[Any, ...]]] = [
+    ("vecadd", (torch.ones(3), torch.ones(3))),
+    ("unfold_conv2d", (IMAGE, FILTER, torch.ones(3), 2)),
+    ("unfold_conv2d_grad_input", (GRAD, IMAGE, FILTER, 2, 1, 0, 1)),
+    ("unfold_conv2d_grad_weight", (GRAD, IMAGE, 2, 1, 0, 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), MIXED)
+def test_a_tensor_without_memory_among_others_is_refused_wherever_it_stands(
+    bound: Any, name: str, arguments: tuple[Any, ...]
+) -> None:
+    getattr(bound, name)(*arguments)
+    for i, x in enumerate(arguments):
+        if isinstance(x, Tensor):
+            with pytest.raises(RuntimeError, match=r" is on .*, .* is on .*; one device for both is accepted"):
+                getattr(bound, name)(*arguments[:i], x.to(META), *arguments[i + 1 :])
+
+
+class Convolve(torch.nn.Module):
+    """A convolution on the operators of one namespace, added to itself."""
+
+    def __init__(self, bound: Any) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = self.bound.unfold_conv2d(x, weight, bias, *WINDOW)
+        out: Tensor = self.bound.vecadd(y, self.bound.shift(y, 1))
+        return out
+
+
+def test_sizes_that_are_symbols_stay_so_through_the_checks(bound: Any) -> None:
+    x, w, b = (t.detach() for t in conv_inputs("cpu"))
+    any_size = torch.export.Dim.DYNAMIC
+    sizes = {0: any_size, 2: any_size, 3: any_size}, {0: any_size}, {0: any_size}
+    module = Convolve(bound)
+    symbolic = torch.export.export(module, (x, w, b), dynamic_shapes=sizes).module()
+    other = torch.randn(3, 2, 8, 11, dtype=x.dtype), torch.cat([w, w]), torch.cat([b, b])
+    assert torch.equal(symbolic(*other), module(*other))
+
+
+def test_a_gradient_of_another_rank_is_named_by_the_operator_that_makes_two() -> None:
+    ops.load()
+    with pytest.raises(
+        RuntimeError, match=r"grad has shape \[3, 2, 2\]; \(batch, filters, height, width\) is accepted"
+    ):
+        torch.ops.layerbench.unfold_conv2d_grad_weight_bias(GRAD[0], IMAGE, 2, 1, 0, 1)
+
+
 @everywhere
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
 def test_pybind_writes_into_the_callers_output(pybind: Any, dtype: torch.dtype, device: str) -> None:
@@ -288,6 +383,7 @@ def test_gradients_of_pybinds_functions_pass_gradcheck(pybind: Any, device: str)
         (torch.empty(2, 3).half(), "out is Half, x is Float; one dtype for both is accepted"),
         (torch.empty(3, 2).t(), "out has strides [1, 2]; a contiguous one is accepted"),
         (torch.empty(2, 3, device="meta"), "out is on meta, x is on cpu; one device for both is accepted"),
+        (torch._neg_view(torch.empty(2, 3)), "out is negated only when it is read; a plain one is accepted"),
     ],
 )
 def test_an_output_that_pybind_cannot_write_is_refused(pybind: Any, out: Tensor, message: str) -> None:
@@ -296,6 +392,70 @@ def test_an_output_that_pybind_cannot_write_is_refused(pybind: Any, out: Tensor,
         pybind.native.vecadd(x, x, out)
     with pytest.raises(RuntimeError, match=re.escape(message)):
         pybind.native.shift(x, 1, out)
+
+
+def freed(x: Tensor) -> Tensor:
+    x.untyped_storage().resize_(0)
+    return x
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        FakeTensorMode().from_tensor(torch.ones(3)),
+        torch._to_functional_tensor(torch.ones(3)),
+        torch._efficientzerotensor(3),
+        torch.ones(3).to_sparse(),
+    ],
+    ids=["fake", "functional", "zero", "sparse"],
+)
+def test_a_tensor_whose_memory_pybind_cannot_read_is_refused(pybind: Any, x: Tensor) -> None:
+    y, out = torch.ones(3), torch.empty(3)
+    with pytest.raises(RuntimeError, match="x has no memory of its own"):
+        pybind.native.shift(x, 1, out)
+    with pytest.raises(RuntimeError, match="y has no memory of its own"):
+        pybind.native.vecadd(y, x, out)
+    with pytest.raises(RuntimeError, match="out has no memory of its own"):
+        pybind.native.shift(y, 1, x)
+
+
+def test_memory_that_has_been_freed_is_refused_by_pybind(pybind: Any) -> None:
+    y, out = torch.ones(3), torch.empty(3)
+    for view in (torch.ones(3), torch.ones(4)[1:], torch.ones(6)[::2]):
+        with pytest.raises(RuntimeError, match="the memory of x has been freed"):
+            pybind.native.shift(freed(view), 1, out)
+    with pytest.raises(RuntimeError, match="the memory of out has been freed"):
+        pybind.native.vecadd(y, y, freed(torch.ones(3)))
+
+
+def test_an_output_that_overlaps_what_pybind_reads_is_refused_and_a_neighbour_is_not(pybind: Any) -> None:
+    x, y = torch.arange(8.0), torch.ones(4)
+    for out in (x[:4], x[1:5]):
+        with pytest.raises(RuntimeError, match="out overlaps x in memory; one apart from it is accepted"):
+            pybind.native.shift(x[:4], 1, out)
+        with pytest.raises(RuntimeError, match="out overlaps y in memory"):
+            pybind.native.vecadd(y, x[:4], out)
+    pybind.native.shift(x[:4], 1, x[4:])
+    assert x.tolist() == [0, 1, 2, 3, 0, 0, 1, 2]
+
+
+def test_an_output_whose_gradient_would_be_wrong_is_refused_by_pybind(pybind: Any) -> None:
+    x, out = torch.ones(3), torch.zeros(3, requires_grad=True)
+    for wanting in (out, out.view(3)):
+        with pytest.raises(RuntimeError, match="out requires a gradient"):
+            pybind.native.shift(x, 1, wanting)
+    with torch.no_grad():
+        pybind.native.shift(x, 1, out)
+    assert out.tolist() == [0, 1, 1]
+
+
+def test_what_pybind_writes_over_is_no_longer_what_autograd_saved(pybind: Any) -> None:
+    x, saved = torch.ones(3, requires_grad=True), torch.ones(3)
+    y = (x * saved).sum()
+    pybind.native.vecadd(saved, torch.ones(3), out := torch.empty(3))
+    pybind.native.shift(out, 1, saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
 
 
 def test_the_stable_library_uses_nothing_of_torch_but_its_c_functions() -> None:
@@ -324,8 +484,8 @@ print(torch.__version__)
 """
 
 
-def test_the_stable_library_is_loaded_by_other_torches_as_it_is() -> None:
-    """LAYERBENCH_PYTHONS: the Pythons of other torches, divided as PATH is; this one's at least."""
+def test_the_stable_library_is_loaded_without_this_project_by_each_python_that_is_named() -> None:
+    """This one at least; LAYERBENCH_PYTHONS names those of other torches, divided as PATH is."""
     library = build.library(build.STABLE) or build.build(which=build.STABLE)
     devices = "cpu" if build.cuda_reason(build.STABLE) or not torch.cuda.is_available() else "cuda"
     others = os.environ.get("LAYERBENCH_PYTHONS", "").split(os.pathsep)
@@ -333,6 +493,27 @@ def test_the_stable_library_is_loaded_by_other_torches_as_it_is() -> None:
         command = [python, "-W", "ignore", "-c", LOADED_BY_ANOTHER, str(library), devices]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"{python}: {done.stderr}"
+
+
+LOADED_BESIDE = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+from ext import build, ops
+try:
+    ops.load(getattr(build, sys.argv[2]))
+except build.BuildError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("name", ["OPS", "STABLE"])
+def test_beside_another_library_of_the_same_operators_ours_is_refused_by_name(name: str) -> None:
+    library = build.build(which=getattr(build, name))
+    command = [sys.executable, "-c", LOADED_BESIDE, str(library), name]
+    done = subprocess.run(command, cwd=build.HERE.parent, capture_output=True, text=True, timeout=120)
+    namespace = {"OPS": "layerbench", "STABLE": "layerbench_stable"}[name]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"torch.ops.{namespace} has operators already, of a library that was not loaded here")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from torch.utils import cpp_extension
 import layers
 from bench import cli
 from bench.model import Status, load_run
-from ext import build, cmake
+from ext import build, cmake, ops
 from layers import shipping, variants
 from layers.program import Program, State
 from layers.variants import Made
@@ -140,6 +141,11 @@ def test_the_library_needs_neither_python_nor_an_openmp_runtime_of_its_own(libra
     assert not [name for name in needed if "python" in name or "omp" in name]
 
 
+def test_cmake_compiles_for_the_architectures_that_we_compile_for() -> None:
+    text = (build.HERE / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert f'set(TORCH_CUDA_ARCH_LIST "{";".join(build.ARCHITECTURES)}+PTX")' in text
+
+
 @pytest.mark.parametrize("tool", ["cmake", "ninja"])
 def test_a_missing_build_tool_is_a_build_error_that_names_it(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -224,6 +230,16 @@ def test_an_aotinductor_package_runs_in_cpp_with_pythons_numbers_once_it_has_its
     assert "inference is all it can do" in backward.stderr
 
 
+@pytest.mark.parametrize("layer", [name for name in layers.BUILTIN if "native" in layers.load(name).versions])
+def test_what_torch_itself_has_for_a_layer_is_saved_and_gives_pythons_numbers_in_cpp(
+    runner: Path, tmp_path: Path, layer: str
+) -> None:
+    made = make(layer, "native")
+    saved(made, torch.jit.script(made.module), tmp_path)
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", "--expect", "expected.pt")
+    assert done.returncode == 0, done.stderr
+
+
 def test_random_input_is_the_same_for_the_same_seed(runner: Path, conv: Made, tmp_path: Path) -> None:
     def sum_of(*options: str) -> float:
         done = run(runner, tmp_path, "model.pt", "--shape", "1x2x16x16", *options)
@@ -291,6 +307,192 @@ def test_what_is_wrong_is_said_in_one_line_with_its_exit_code(
     assert done.returncode == code, done.stderr
     assert lines[-1].startswith(f"runner: {message}")
     assert len(lines) == 1
+
+
+class Doubles(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2)
+
+
+def compile_library(source: str, file: Path) -> None:
+    command = [*build.compiler(), "-shared", "-fPIC", "-x", "c++", "-", "-o", str(file)]
+    subprocess.run(command, input=source, encoding="utf-8", check=True)
+
+
+def test_a_file_that_is_no_saved_module_is_told_what_is(runner: Path, tmp_path: Path) -> None:
+    torch.save(Doubles(), tmp_path / "pickled.pt")
+    torch.export.save(torch.export.export(Doubles(), (torch.ones(3),)), tmp_path / "exported.pt2")
+    torch.jit.script(Doubles()).save(str(tmp_path / "script.pt2"))
+    (tmp_path / "text.pt").write_text("def forward(x): ...", encoding="utf-8")
+    for name in ("pickled.pt", "exported.pt2", "script.pt2", "text.pt"):
+        done = run(runner, tmp_path, name, "--shape", "3")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"runner: {name} cannot be loaded: ")
+        assert done.stderr.endswith("; what torch.jit.save wrote is accepted, or an AOTInductor package named .pt2\n")
+        assert "corrupted" not in done.stderr
+
+
+def test_a_library_built_for_another_torch_is_said_to_be_one(runner: Path, conv: Made, tmp_path: Path) -> None:
+    compile_library("extern int of_a_later_torch; int* wanted = &of_a_later_torch;", tmp_path / "later.so")
+    done = run(runner, tmp_path, "model.pt", "--shape", "1x2x16x16", "--library", "later.so")
+    assert done.returncode == 2
+    assert done.stderr.startswith("runner: library later.so cannot be loaded: ")
+    about = f"(built for another torch? This is {torch.__version__.partition('+')[0]})"
+    assert done.stderr.endswith(f"later.so: undefined symbol: of_a_later_torch {about}\n")
+
+
+TWICE = """
+#include <stdexcept>
+struct Taken { Taken() { throw std::runtime_error("the namespace is taken; a long story"); } } taken;
+"""
+
+
+@pytest.mark.parametrize("serve", [[], ["--serve"]], ids=["", "serve"])
+def test_a_library_that_cannot_register_its_operators_is_named(
+    runner: Path, conv: Made, tmp_path: Path, serve: list[str | Path]
+) -> None:
+    compile_library(TWICE, tmp_path / "twice.so")
+    done = run(runner, tmp_path, "model.pt", "--shape", "1x2x16x16", "--library", "twice.so", *serve)
+    reason = "cannot register its operators, are they registered already? (the namespace is taken)"
+    assert (done.returncode, done.stderr) == (2, f"runner: library twice.so {reason}\n")
+    assert (json.loads(done.stdout) if serve else done.stdout) == (
+        {"error": f"library twice.so {reason}"} if serve else ""
+    )
+
+
+def test_two_builds_of_the_operators_are_one_too_many(
+    runner: Path, library: Path, operator: Made, tmp_path: Path
+) -> None:
+    both: list[str | Path] = ["--library", library, "--library", build.build()]
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", *both)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        f"runner: library {build.build()} cannot register its operators, are they registered already? "
+        "(Only a single TORCH_LIBRARY can be used to register the namespace layerbench)"
+    )
+
+
+def test_two_stable_builds_of_them_are_too(runner: Path, conv: Made, tmp_path: Path) -> None:
+    first = build.build(which=build.STABLE)
+    shutil.copy(first, tmp_path / "second.so")
+    done = run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt", "--library", first, "--library", "second.so")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "runner: library second.so cannot register its operators, are they registered already? "
+        "(another library has defined layerbench_stable)"
+    )
+
+
+class Same(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "error"),
+    [
+        (torch.tensor([3 + 4j]), torch.tensor([3 + 4j]), 0),
+        (torch.tensor([3 + 4j]), torch.tensor([3 + 0j]), 4 / 3),
+        (torch.tensor([2**60]), torch.tensor([2**60]), 0),
+        (torch.tensor([2**60]), torch.tensor([2**60 + 1]), 2**-60),
+        (torch.tensor([2**63 - 1]), torch.tensor([-(2**63)]), 2),
+        (torch.tensor([True, False]), torch.tensor([True, True]), 2**-0.5),
+        (torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([0, 254], dtype=torch.uint8), 1 / 254),
+        (torch.tensor([INF, -INF, 2.0]), torch.tensor([INF, -INF, 2.0]), 0),
+        (torch.tensor([INF, 3.0]), torch.tensor([INF, 2.0]), 0.5),
+        (torch.tensor([INF, 2.0]), torch.tensor([-INF, 2.0]), None),
+        (torch.tensor([1.0, 2.0]), torch.tensor([INF, 2.0]), None),
+        (torch.tensor([NAN, 2.0]), torch.tensor([NAN, 2.0]), None),
+        (torch.tensor([0.5, 0.25]).half(), torch.tensor([0.5, 0.5]).half(), 0.125**0.5),
+        (torch.empty(0), torch.empty(0), 0),
+        (torch.ones(1), torch.zeros(1), None),
+    ],
+)
+def test_an_output_passes_if_it_is_the_expected_one_element_by_element(
+    runner: Path, tmp_path: Path, output: Tensor, expected: Tensor, error: float | None
+) -> None:
+    torch.jit.script(Same()).save(str(tmp_path / "model.pt"))
+    torch.save(output, tmp_path / "inputs.pt")
+    torch.save(expected, tmp_path / "expected.pt")
+    arguments = ["model.pt", "--inputs", "inputs.pt", "--expect", "expected.pt", "--tolerance", "0"]
+    done = run(runner, tmp_path, *arguments)
+    answer = json.loads(done.stdout)
+    assert answer["error"] == (None if error is None else pytest.approx(error))
+    assert answer["as_expected"] is (error == 0)
+    assert done.returncode == (0 if error == 0 else 1)
+
+
+def test_the_sum_of_a_complex_output_has_both_parts(runner: Path, tmp_path: Path) -> None:
+    torch.jit.script(Same()).save(str(tmp_path / "model.pt"))
+    torch.save(torch.tensor([1 + 2j, 3 - 5j]), tmp_path / "inputs.pt")
+    assert json.loads(run(runner, tmp_path, "model.pt", "--inputs", "inputs.pt").stdout)["output"]["sum"] == [4, -3]
+
+
+@pytest.mark.parametrize("name", ["\udcff\udcc3x\udced\udca0\udc80", 'é\U0001f600"\\\n'], ids=ascii)
+def test_any_file_name_comes_back_out_of_the_answer(runner: Path, conv: Made, tmp_path: Path, name: str) -> None:
+    (tmp_path / "model.pt").rename(tmp_path / name)
+    command = [str(runner), name, "--seconds", "0", "--shape", "1x2x16x16"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120)
+    assert json.loads(done.stdout.decode())["model"] == name
+
+
+class StableScale(torch.nn.Module):
+    """A weight, and an operator whose gradient is in Python alone; with `around`, a way around it for the input."""
+
+    def __init__(self, around: bool) -> None:
+        super().__init__()
+        self.weight, self.around = torch.nn.Parameter(torch.ones(3)), around
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.ops.layerbench_stable.shift(x * self.weight, 1)
+        return y + x if self.around else y
+
+
+@pytest.mark.parametrize("around", [False, True], ids=["no gradient", "a part of it"])
+def test_a_gradient_that_is_lost_on_its_way_is_an_error_and_is_not_timed(
+    runner: Path, tmp_path: Path, around: bool
+) -> None:
+    ops.load(build.STABLE)
+    torch.jit.script(StableScale(around)).save(str(tmp_path / "model.pt"))
+    library, reason = (
+        build.build(which=build.STABLE),
+        "no gradient path: layerbench_stable::shift has no gradient in C++",
+    )
+    done = run(runner, tmp_path, "model.pt", "--shape", "3", "--backward", "--library", library)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", f"runner: {reason}\n")
+    program = Program(tmp_path / "model.pt", torch.device("cpu"), libraries=[library])
+    for state in ("forward_backward", "backward"):
+        program.set(state, (torch.ones(3, requires_grad=True),), torch.ones(3) if state == "backward" else None)
+        with pytest.raises(RuntimeError, match=reason):
+            program.window(1)
+    program.close()
+
+
+class Detached(torch.nn.Module):
+    """Its output wants a gradient that goes to nobody."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach().requires_grad_().mul(2)
+
+
+def test_a_backward_that_reaches_no_input_and_no_parameter_is_an_error(runner: Path, tmp_path: Path) -> None:
+    torch.jit.script(Detached()).save(str(tmp_path / "model.pt"))
+    done = run(runner, tmp_path, "model.pt", "--shape", "3", "--backward")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "runner: no gradient path: no input and no parameter gets a gradient\n"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int64"])
+def test_random_input_is_what_torch_draws_in_python(runner: Path, tmp_path: Path, dtype: str) -> None:
+    torch.jit.script(Same()).save(str(tmp_path / "model.pt"))
+    options = ["--shape", "100", "--dtype", dtype, "--seed", "5", "--out", "out.pt"]
+    assert run(runner, tmp_path, "model.pt", *options).returncode == 0
+    torch.manual_seed(5)
+    wanted = (torch.randn(100) * 32).long() if dtype == "int64" else torch.randn(100, dtype=getattr(torch, dtype))
+    assert torch.equal(torch.load(tmp_path / "out.pt", weights_only=False)["output"], wanted)
 
 
 def test_help_names_every_option_and_exit_code(runner: Path, tmp_path: Path) -> None:
@@ -365,11 +567,6 @@ def test_on_a_gpu_the_cpp_program_is_checked_and_timed_with_the_device_waited_fo
 def test_a_layer_that_cannot_be_exported_is_skipped_with_the_reason(runner: Path) -> None:
     with pytest.raises(layers.Unavailable, match=r"^torch.export: Could not guard on data-dependent"):
         make("sign_gate", "aoti_cpp", n=4, m=4)
-
-
-class Doubles(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.mul_(2)
 
 
 def test_what_a_model_does_to_its_inputs_in_cpp_shows_in_python(runner: Path, tmp_path: Path) -> None:

@@ -223,8 +223,8 @@ TORCH_LIBRARY_IMPL(layerbench, Autograd, m) {
 TORCH_LIBRARY_IMPL(layerbench, CompositeExplicitAutograd, m) {
     m.impl("unfold_conv2d_grad_weight_bias", [](const Tensor& grad, const Tensor& input, IntArrayRef kernel_size,
                                                 IntArrayRef stride, IntArrayRef padding, IntArrayRef dilation) {
-        return std::make_tuple(grad_weight_op().call(grad, input, kernel_size, stride, padding, dilation),
-                               grad.sum({0, 2, 3}));
+        Tensor weight = grad_weight_op().call(grad, input, kernel_size, stride, padding, dilation);  // checks `grad`
+        return std::make_tuple(std::move(weight), grad.sum({0, 2, 3}));
     });
 }
 

@@ -69,13 +69,20 @@ Json figures(const Timing& t) {
         .number("page_faults", t.faults);
 }
 
+// A complex one as [real part, imaginary part].
+std::string sum_of(const at::Tensor& tensor) {
+    if (!tensor.is_complex()) return number(tensor.to(at::kDouble).sum().item<double>());
+    const auto sum = tensor.to(at::kComplexDouble).sum().item<c10::complex<double>>();
+    return "[" + number(sum.real()) + ", " + number(sum.imag()) + "]";
+}
+
 std::string described(const at::Tensor& tensor) {
     std::string sizes;
     for (const int64_t size : tensor.sizes()) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
     return Json()
         .add("shape", "[" + sizes + "]")
         .text("dtype", std::string(c10::getDtypeNames(tensor.scalar_type()).first))
-        .number("sum", tensor.detach().to(at::kDouble).sum().item<double>())
+        .add("sum", sum_of(tensor.detach()))
         .text("crc32", checksum(tensor))
         .str();
 }

@@ -5,7 +5,9 @@
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/version.h>
 
+#include <algorithm>
 #include <fstream>
 #include <regex>
 #include <sstream>
@@ -79,7 +81,11 @@ Problem refusal(const std::string& path, const std::string& message) {
     if (const std::string name = missing_operator(message); !name.empty())
         return {kUsage, path + " needs the operator " + name +
                             ", which is not registered: name the library that defines it with --library PATH"};
-    return {kUsage, path + " cannot be loaded: " + one_line(message)};
+    std::string reason = one_line(message);
+    reason.resize(std::min(reason.find(". This is an internal miniz error"), reason.size()));  // it blames the disk
+    if (!reason.empty() && reason.back() == '.') reason.pop_back();
+    return {kUsage, path + " cannot be loaded: " + reason +
+                        "; what torch.jit.save wrote is accepted, or an AOTInductor package named .pt2"};
 }
 
 }  // namespace
@@ -114,9 +120,25 @@ void load_library(const std::string& path) {
     // Absolute, else dlopen would look for a bare name in the system's folders.
     char* const whole = realpath(path.c_str(), nullptr);
     if (!whole) throw Problem(kUsage, "library " + path + " cannot be read");
-    void* const handle = dlopen(whole, RTLD_NOW | RTLD_LOCAL);
+    const std::string file = whole;
     free(whole);
-    if (!handle) throw Problem(kUsage, "library " + path + " cannot be loaded: " + dlerror());
+    // By a pointer that promises nothing (volatile, or the compiler sees through it): dlopen itself is noexcept, and
+    // what a library throws while it registers operators that are there already would end the program without a word.
+    // What the loader then leaves undone is of no matter to one that says so and ends.
+    void* (*volatile open)(const char*, int) = dlopen;
+    void* handle = nullptr;
+    try {
+        handle = open(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    } catch (const std::exception& error) {
+        const std::string reason = one_line(error.what());
+        throw Problem(kUsage, "library " + path + " cannot register its operators, are they registered already? (" +
+                                  reason.substr(0, reason.find("; ")) + ")");
+    }
+    if (handle) return;
+    const std::string reason = dlerror();
+    const bool strange = reason.find("undefined symbol") != std::string::npos;
+    throw Problem(kUsage, "library " + path + " cannot be loaded: " + reason +
+                              (strange ? " (built for another torch? This is " TORCH_VERSION ")" : ""));
 }
 
 }  // namespace runner

@@ -18,7 +18,8 @@ it, and prints one line of JSON.
   --inputs FILE        input tensors: a tensor, or a list of them, saved by torch.save
   --shape 1x3x64x64    random normal input of that shape instead; repeat it for every input
   --dtype float32      of random inputs: float32, float64, float16, bfloat16, int64
-  --seed 0             of random inputs: those of torch.randn after torch.manual_seed
+  --seed 0             of random inputs: those of torch.randn of that dtype after torch.manual_seed; int64: 32 times
+                       those of float32, cut off
   --expect FILE        tensor saved by torch.save that the output must equal
   --tolerance 5e-5     largest relative error that passes (Frobenius norm)
   --backward           time forward, mean() and backward; report the gradients too
@@ -130,8 +131,9 @@ Tensors inputs_of(const Options& options) {
     for (const std::string& shape : options.shapes) {
         const std::vector<int64_t> sizes = shape_named(shape);
         try {
-            const at::Tensor drawn = at::randn(sizes, generator, at::kFloat);
-            all.push_back((at::isFloatingType(dtype) ? drawn : drawn.mul(32)).to(dtype));
+            const bool floating = at::isFloatingType(dtype);
+            const at::Tensor drawn = at::randn(sizes, generator, floating ? dtype : at::kFloat);
+            all.push_back(floating ? drawn : drawn.mul(32).to(dtype));
         } catch (const c10::Error& error) {  // more than there is memory for
             throw Problem(kUsage, "--shape " + shape + ": " + one_line(error.what_without_backtrace()));
         }

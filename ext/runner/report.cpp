@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 
 namespace runner {
 
@@ -82,27 +83,63 @@ std::string checksum(const at::Tensor& tensor) {
     return text;
 }
 
+namespace {
+
+// Elements in float64, or in complex128.
+at::Tensor widest(const at::Tensor& t) { return t.to(t.is_complex() ? at::kComplexDouble : at::kDouble); }
+
+// |a - b| of integers: one of 64 bits may lie between two float64, and the difference may need the 64th bit.
+at::Tensor apart(const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor off = widest(a.maximum(b).sub(a.minimum(b)));
+    return off.where(off.ge(0), off.add(0x1p64));
+}
+
+}  // namespace
+
 double relative_error(const at::Tensor& got, const at::Tensor& wanted) {
     if (got.sizes() != wanted.sizes() || got.scalar_type() != wanted.scalar_type())
         throw Problem(kOther, "the output is " + got.toString() + c10::str(got.sizes()) + ", expected was " +
                                   wanted.toString() + c10::str(wanted.sizes()));
-    const at::Tensor right = wanted.detach().cpu().to(at::kDouble);
-    const at::Tensor off = got.detach().cpu().to(at::kDouble).sub(right);
-    const double difference = off.norm().item<double>(), size = right.norm().item<double>();
+    const at::Tensor a = got.detach().cpu(), b = wanted.detach().cpu(), right = widest(b);
+    const bool whole = at::isIntegralType(b.scalar_type(), /*includeBool=*/true);
+    const at::Tensor off = whole ? apart(a.to(at::kLong), b.to(at::kLong)) : widest(a).sub(right);
+    const double difference = off.masked_fill(a.eq(b), 0).norm().item<double>();
+    const double size = right.masked_fill(right.isinf(), 0).norm().item<double>();
     return difference == 0 ? 0 : difference / size;
 }
 
+namespace {
+
+// The bytes of the UTF-8 character that `text` starts with; 0 if it starts with none.
+size_t character(std::string_view text) {
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned lead = byte(0);
+    const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (size > text.size()) return 0;
+    for (size_t i = 1; i < size; ++i)
+        if (byte(i) >> 6 != 2) return 0;
+    // Not longer than need be, no half of a pair, none beyond the last.
+    const bool wrong = size > 2 && ((lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) >= 0xa0) ||
+                                    (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) >= 0x90));
+    return wrong ? 0 : size;
+}
+
+}  // namespace
+
 std::string quoted(const std::string& text) {
     std::string out = "\"";
-    for (const char c : text) {
+    for (size_t i = 0; i < text.size(); ++i) {
+        const auto c = static_cast<unsigned char>(text[i]);
+        const size_t size = character(std::string_view(text).substr(i));
         char code[8];
         if (c == '"' || c == '\\') {
-            out += {'\\', c};
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            std::snprintf(code, sizeof code, "\\u%04x", c);
+            out += {'\\', text[i]};
+        } else if (c < 0x20 || size == 0) {  // a byte of no character as Python's os.fsdecode has it
+            std::snprintf(code, sizeof code, "\\u%04x", c < 0x20 ? c : 0xdc00 + c);
             out += code;
         } else {
-            out += c;
+            out.append(text, i, size);
+            i += size - 1;
         }
     }
     return out + "\"";
@@ -115,10 +152,12 @@ Json& Json::add(const std::string& name, const std::string& json) {
 
 Json& Json::text(const std::string& name, const std::string& value) { return add(name, quoted(value)); }
 
-Json& Json::number(const std::string& name, double value) {
+Json& Json::number(const std::string& name, double value) { return add(name, runner::number(value)); }
+
+std::string number(double value) {
     char text[32];
     std::snprintf(text, sizeof text, "%.9g", value);
-    return add(name, std::isfinite(value) ? text : "null");  // JSON knows no NaN
+    return std::isfinite(value) ? text : "null";  // JSON knows no NaN
 }
 
 }  // namespace runner

@@ -25,7 +25,9 @@ Summary summarise(std::vector<double> values);
 // zlib's CRC-32 of the elements in order, as hexadecimal text.
 std::string checksum(const at::Tensor& tensor);
 
-// Relative Frobenius norm of the difference, in float64. Throws Problem if the shapes or dtypes differ.
+// Frobenius norm of the difference, over that of what is finite in `wanted`; in float64, integers subtracted exactly.
+// Equal elements do not differ, infinite ones included; NaN where there is one. Throws Problem if the shapes or dtypes
+// differ.
 double relative_error(const at::Tensor& got, const at::Tensor& wanted);
 
 // {"name": value, ...}; every value is JSON already.
@@ -40,6 +42,10 @@ private:
     std::string body_;
 };
 
+// A JSON string. Bytes that are no UTF-8 become the code points that Python's os.fsencode takes back.
 std::string quoted(const std::string& text);
+
+// A JSON number, null where it is not finite.
+std::string number(double value);
 
 }  // namespace runner

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
 
@@ -33,6 +34,16 @@ at::Tensor placed(const at::Tensor& t, int64_t lines) {
     return copy.copy_(from).set_requires_grad(t.requires_grad());
 }
 
+// Torch only warns where a backward ends at an operator whose gradient is not in C++, and goes on without it.
+class LostGradients : public c10::WarningHandler {
+    void process(const c10::Warning& warning) override {
+        const std::string& text = warning.msg();
+        const size_t end = text.find(": an autograd kernel was not registered");
+        if (end == std::string::npos) return WarningHandler::process(warning);
+        throw Problem(kRaised, "no gradient path: " + text.substr(0, end) + " has no gradient in C++");
+    }
+};
+
 }  // namespace
 
 Direction direction_named(const std::string& name) {
@@ -51,6 +62,7 @@ void Task::set(Direction direction, const Tensors& inputs, const at::Tensor& gra
     if (direction != Direction::inference && !model_.trains())
         throw Problem(kUsage, std::string(model_.kind()) + " records no graph: inference is all it can do");
     direction_ = direction;
+    arrives_ = false;
     output_ = at::Tensor();
     grad_ = grad.defined() ? grad.to(device_) : grad;
     inputs_.clear();
@@ -93,6 +105,16 @@ void Task::settle_outputs(uint64_t& place, int64_t calls) {
 }
 
 double Task::window(int64_t calls) {
+    if (!fresh() || arrives_) return time(calls);
+    LostGradients lost;
+    const c10::WarningUtils::WarningHandlerGuard guard(&lost);
+    const double seconds = time(calls);
+    arrives_ = !gradients().empty();
+    if (!arrives_) throw Problem(kRaised, "no gradient path: no input and no parameter gets a gradient");
+    return seconds;
+}
+
+double Task::time(int64_t calls) {
     const at::AutoGradMode mode(direction_ != Direction::inference);
     double total = 0;
     if (!fresh() && !device_.is_cuda()) {

@@ -31,7 +31,8 @@ public:
     // Go to new places, `place` of them so far, until outputs stay where they are. As bench/measure.py has it.
     void settle_outputs(uint64_t& place, int64_t calls);
 
-    // Seconds a call over so many, the device waited for. What a backward needs beforehand is outside the clock.
+    // Seconds a call over so many, the device waited for. What a backward needs beforehand is outside the clock. Throws
+    // Problem where no gradient arrives.
     double window(int64_t calls);
 
     const Tensors& inputs() const { return inputs_; }
@@ -40,6 +41,7 @@ public:
 
 private:
     bool fresh() const { return direction_ == Direction::backward || direction_ == Direction::forward_backward; }
+    double time(int64_t calls);
     void prepare();
     void call();
     void forward();
@@ -51,6 +53,7 @@ private:
     Direction direction_ = Direction::inference;
     Tensors inputs_, ballast_;
     at::Tensor output_, grad_;
+    bool arrives_ = false;  // whether a backward has been seen to bring gradients
 };
 
 }  // namespace runner
