@@ -89,8 +89,8 @@ def slope_warning(reference: Reference, inputs: Inputs) -> tuple[str, ...]:
     off = reference.slope_error(inputs)
     if off <= SLOPE_BOUND:
         return ()
-    told = f"its gradients are at least {off:.0%} off its finite differences, and without a `reference` eager is"
-    return (f"{told} compared with nothing but itself: wrong, unless meant so (a straight-through estimator)",)
+    told = f"its gradients are at least {100 * off:.0f} % off its finite differences, and without a `reference`"
+    return (f"{told} eager is compared with nothing but itself: wrong, unless meant so (a straight-through estimator)",)
 
 
 def _trials(reference: Reference, made: Made, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:

@@ -89,7 +89,7 @@ def test_an_eager_layer_that_is_compared_only_with_itself_is_told_of_a_wrong_gra
     case = Case("slipped", "eager", (), "float32", "cpu", 1, Direction.FORWARD_BACKWARD)
     made = made_for(case, Policy(), faulty.SLIPPED)
     (warning,) = slope_warning(Reference.of(faulty.SLIPPED, {"n": 8}, made, CPU), made.inputs)
-    assert re.match(r"its gradients are at least \d+% off its finite differences, and without a `reference`", warning)
+    assert re.match(r"its gradients are at least \d+ % off its finite differences, and without a `reference`", warning)
 
 
 def test_a_reference_that_fails_is_not_the_variants_fault() -> None:
