@@ -92,7 +92,8 @@ class Session:
             self._plans = [plan for timer in self.timers if (plan := self._plan(timer))]
         self._graphs = graphs()
         self._took("warmup", warm.seconds, "warm-up until a plateau")
-        self.once.append(Metric("warmup_calls", "calls", ((float(warm.calls),),), about="calls until a plateau"))
+        count = ((float(warm.calls),),)
+        self.once.append(Metric("warmup_calls", "calls", count, about="calls until a plateau", hidden=True))
         if not warm.steady:
             self.warnings.append(f"not steady after {warm.calls} calls and {warm.seconds:.1f} s of warm-up")
 
