@@ -19,7 +19,7 @@ from rich.markup import escape
 from bench import __version__
 from bench.console import Only, SuiteFile, defaults, err, find_layer, leave, load_suite, new_folder, out, takes_no_more
 from bench.gating import commands as gating
-from bench.model import Run, Status, UserError, is_surprise, load_run
+from bench.model import Run, Status, UserError, is_surprise, load_run, run_file
 
 # Commands import what they need when called: `--help` answers at once, and reports need no torch.
 
@@ -63,7 +63,7 @@ def run(
     before = _load(resume) if resume else None
     resolved = before.header.suite if before else load_suite(suite).only(only or [])
     folder = resume or new_folder(folder, resolved.name)
-    if not resume and (folder / "run.jsonl").exists():
+    if not resume and run_file(folder).exists():
         raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
     cases = before.missing() if before else tuple(resolved.cases())
     try:

@@ -88,6 +88,9 @@ cudaError_t with_floating(Dtype dtype, F&& f) {
     }
 }
 
+// Whether every tap lies inside the source, as the caller's sizes then see to.
+inline bool inside(const Axis& a) { return a.origin == 0 && a.step > 0; }
+
 // What a thread must know of a tap: how far to go in the source, in elements and along both axes.
 struct Tap {
     int64_t offset;

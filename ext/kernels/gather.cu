@@ -130,8 +130,6 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
     return g.results <= 4 ? run(gather_kernel<T, reach, 4>, 4) : run(gather_kernel<T, reach, 16>, 16);
 }
 
-bool inside(const Axis& a) { return a.origin == 0 && a.step > 0; }  // then the caller's sizes keep every tap inside
-
 }  // namespace
 
 int64_t gather_scratch(Dtype dtype, const Gather& g) {

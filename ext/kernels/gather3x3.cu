@@ -184,8 +184,6 @@ bool fits(const Axis& a, int64_t least) {
     return a.taps == kWindow && a.mult == 1 && a.div == 1 && (a.step == 1 || a.step == -1) && a.dest >= least;
 }
 
-bool inside(const Gather& g) { return g.y.origin == 0 && g.x.origin == 0 && g.y.step > 0 && g.x.step > 0; }
-
 // Whether every row of both images can be read in pairs.
 template <typename T>
 bool paired(const void* source, const void* dest, const Gather& g) {
@@ -213,7 +211,8 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
                                                 static_cast<const T*>(bias), static_cast<T*>(dest), g, more...);
         return cudaGetLastError();
     };
-    if (g.channels >= 1 && g.channels <= kFew && inside(g) && paired<T>(source, dest, g)) {
+    const bool plain = inside(g.y) && inside(g.x);
+    if (g.channels >= 1 && g.channels <= kFew && plain && paired<T>(source, dest, g)) {
         const int64_t parts = few_parts(g, sizeof(T));
         switch (g.channels) {
             case 1: return run(gather3x3_few_kernel<T, 1>, parts, int(parts));
@@ -222,8 +221,8 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
             default: return run(gather3x3_few_kernel<T, kFew>, parts, int(parts));
         }
     }
-    if (g.results <= 4) return run(inside(g) ? gather3x3_kernel<T, 4, false> : gather3x3_kernel<T, 4, true>, 1);
-    return run(inside(g) ? gather3x3_kernel<T, 8, false> : gather3x3_kernel<T, 8, true>, ceil_div(g.results, 8));
+    if (g.results <= 4) return run(plain ? gather3x3_kernel<T, 4, false> : gather3x3_kernel<T, 4, true>, 1);
+    return run(plain ? gather3x3_kernel<T, 8, false> : gather3x3_kernel<T, 8, true>, ceil_div(g.results, 8));
 }
 
 }  // namespace
