@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from runs import case, metric, ok, run_of, showcase
 
+from bench import footnotes
 from bench.gating import gate
 from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
 from bench.rows import Row, view
@@ -179,6 +180,13 @@ def test_warnings_and_notes_that_differ_in_figures_alone_are_one_with_ranges() -
     assert len(notes.pop("may add about 950 µs to 2.54 ms a call")) == 3
     # A line, a type and a release are names: they have no range.
     assert list(notes) == [f"mine.py:{share}: float{share}, 2.{share}.0" for share, _ in times.values()]
+
+
+def test_a_note_of_several_times_is_of_its_case_alone() -> None:
+    texts = tuple(
+        f"latency has two modes, about {low} and {high}" for low, high in (("3 µs", "5 µs"), ("615 µs", "1 ms"))
+    )
+    assert footnotes.merge(texts) == (texts, {texts[0]: 1, texts[1]: 2})
 
 
 def test_a_wait_that_takes_the_verdict_away_says_so_beside_the_number() -> None:
