@@ -110,8 +110,7 @@ class NativeConv2d(UnfoldConv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """As `UnfoldConv2d`."""
-        # Size by size: TorchScript unpacks no tuple into arguments.
-        weight = self.weight.view(self.weight.size(0), self.weight.size(1), self.kernel_size[0], self.kernel_size[1])
+        weight = self.weight.unflatten(2, self.kernel_size)
         return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation)
 
 

@@ -158,6 +158,8 @@ def remarks(report: Report) -> Iterator[str]:
 
 
 def _doubt(entry: Entry) -> str:
+    if entry.metric == "instructions":
+        return f"instructions inconclusive: its single calls differ too much ({_change(entry)}, of {entry.generations})"
     words = f"{entry.metric} inconclusive after {entry.generations} generations"
     if entry.noise is not None and entry.sees is not None:
         words += f": noise {percent(entry.noise)} a generation, so this run sees a slow-down of {percent(entry.sees)}"

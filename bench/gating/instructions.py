@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bench.stats import Comparison  # scipy, under valgrind, takes half a minute
 
 WITHIN = 0.02  # counts that differ by at most this fraction are the same
+BOUND = 0.05  # one that may be higher by this much is not passed, as of times (verdicts.Rule)
 LAYOUTS = 3  # of memory, in which a case that looks changed is counted
 BY_LAYOUT = 0.1  # no layout makes a change as large as this
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,8 +163,9 @@ def _lower(counts: Counts, more: Counts) -> Counts:
     return Counts(cases, {**counts.ran, **more.ran})
 
 
-def compare(new: Count, old: Count, within: float = WITHIN) -> Comparison:
-    """Of two ok counts: slower where even the range of the samples leaves no doubt, undecided where it leaves one.
+def compare(new: Count, old: Count) -> Comparison:
+    """Of two ok counts: slower where the range of the samples leaves no doubt of it, undecided where it leaves one and
+    BOUND more is not ruled out either. A change of just WITHIN is so one or the other, however exact the counts.
 
     The speed-up is old / new; its interval holds every ratio that the ranges allow.
     """
@@ -171,11 +173,11 @@ def compare(new: Count, old: Count, within: float = WITHIN) -> Comparison:
 
     low, high = old.range[0] / new.range[1], old.range[1] / new.range[0]
     verdict = Verdict.SAME
-    if high < 1 / (1 + within):
+    if high < 1 / (1 + WITHIN):
         verdict = Verdict.SLOWER
-    elif low < 1 / (1 + within):
+    elif low < 1 / (1 + BOUND):
         verdict = Verdict.UNDECIDED
-    elif low > 1 + within:
+    elif low > 1 + WITHIN:
         verdict = Verdict.FASTER
     return Comparison(old.value / new.value, (low, high), verdict, min(len(old.samples), len(new.samples)))
 
