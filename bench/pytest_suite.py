@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import layers
 from bench import check, config
@@ -61,13 +62,13 @@ def _test(benchmark: Any, seconds: float, planned: Planned, policy: Policy) -> N
         pytest.skip("its calls are made and timed in a program of their own")
     session.warm_up()
     benchmark.extra_info.update(error=session.error, warnings=session.warnings, notes=session.made.notes)
-    task, call = session.task, _synchronous(session.task, case.device)
+    task = session.task
     with task.grad_mode():
         if task.fresh:
-            rounds = _rounds(task.prepare, call, seconds, policy)
-            benchmark.pedantic(call, setup=_synchronous(task.prepare, case.device), rounds=rounds)
-        else:
-            benchmark(call)
+            prepare, call = (_synchronous(work, case.device) for work in (task.prepare, task))
+            benchmark.pedantic(call, setup=prepare, rounds=_rounds(prepare, call, seconds, policy))
+        else:  # what is called around the layer would be timed with it
+            task.output = benchmark(_synchronous(session.made.call, case.device), *task.inputs)
     check.check_last(task, session.reference, case.direction, session.bound)
 
 
@@ -99,14 +100,15 @@ def _rounds(prepare: Callable[[], None], call: Callable[[], None], seconds: floa
     return max(policy.min_rounds, int(seconds / (time.perf_counter() - start)))
 
 
-def _synchronous(call: Callable[[], None], device: str) -> Callable[[], None]:
+def _synchronous(call: Callable[..., Any], device: str) -> Callable[..., Any]:
     """The call and, on a GPU, the wait for it: one that is only enqueued is not over."""
     if device == "cpu":
         return call
 
-    def complete() -> None:
-        call()
+    def complete(*inputs: Tensor) -> Any:
+        output = call(*inputs)
         torch.cuda.synchronize(device)
+        return output
 
     return complete
 

@@ -115,7 +115,7 @@ class Reference:
             remedy = "it is called as reference(state, *inputs, **params)" if own else "give the layer a `reference`"
             raise ReferenceFailed(f"{whose} failed: {type(error).__name__}: {error}; {remedy}") from error
         if not isinstance(output, Tensor):
-            raise ReferenceFailed(f"{whose} returned {type(output).__name__}, not a tensor")
+            raise ReferenceFailed(not_a_tensor(whose, output))
         return output
 
     def _function(self) -> Callable[..., Tensor]:
@@ -128,6 +128,12 @@ class Reference:
             return result
 
         return eager_in_float64
+
+
+def not_a_tensor(whose: str, output: object) -> str:
+    """What to say of a layer that returned something else, and what to do about it."""
+    remedy = "let it return one: of several, torch.cat of them, or the one that matters"
+    return f"{whose} returned {type(output).__name__}, not a tensor ({remedy})"
 
 
 def scale_of(gradients: Mapping[str, Tensor], grad_output: Tensor) -> float:

@@ -34,8 +34,8 @@ class RemoteTask(Task):
             deterministic=policy.deterministic,
         )
 
-    def __call__(self) -> None:
-        self.window(1)
+    def repeat(self, times: int) -> None:
+        self.window(times)
 
     def prepare(self) -> None:
         """Nothing: the program prepares."""

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a file
 
 from bench.clocks.cuda import EventTimer, GraphTimer
 from bench.clocks.cupti import CuptiTimer
+from bench.clocks.timer import Call
 from ext import ops
 
 DEVICE = torch.device("cuda", 0)
@@ -37,7 +38,7 @@ COLUMNS = ("truth", "events", "events one by one", "graph", "cupti", "bare pair"
 Reader = Callable[["Work", list[str]], list[float]]  # seconds; what is to be said of them goes into the list
 
 
-class Work:
+class Work(Call):
     """A call to time."""
 
     fresh = False

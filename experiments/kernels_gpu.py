@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.clocks.cuda import EventTimer, GraphTimer
-from bench.clocks.timer import Timer
+from bench.clocks.timer import Call, Timer
 from experiments.common import Quiet, record
 from experiments.kernels_cpu import step
 from ext import ops
@@ -29,7 +29,7 @@ from ext import ops
 DEVICE = torch.device("cuda", 0)
 WINDOWS, WINDOW = 7, 4e-3  # of each, and how long each is in seconds
 TURNS = 400  # of each by the host's clock
-Call = Callable[[], object]
+Step = Callable[[], object]
 ARTICLE = (1, 3, 16, 512, 3, 1, 0, 1)
 SHAPES = {  # channels, filters, size, kernel, stride, padding, dilation
     "stem 7x7/2": (3, 64, 224, 7, 2, 3, 1),
@@ -46,12 +46,12 @@ SHAPES = {  # channels, filters, size, kernel, stride, padding, dilation
 Row = dict[str, Any]
 
 
-class Work:
+class Work(Call):
     """A function as a clock calls it."""
 
     fresh = False
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Step) -> None:
         self.call = call
 
     def prepare(self) -> None:
@@ -61,7 +61,7 @@ class Work:
         self.call()
 
 
-def lowest(clock: Timer, ours: Call, theirs: Call) -> tuple[float, float]:
+def lowest(clock: Timer, ours: Step, theirs: Step) -> tuple[float, float]:
     """Seconds a call of each."""
     works = Work(ours), Work(theirs)
     calls = [max(2, min(200, int(WINDOW / max(clock.window(work, 3), 1e-7)))) for work in works]
@@ -69,7 +69,7 @@ def lowest(clock: Timer, ours: Call, theirs: Call) -> tuple[float, float]:
     return min(low[0] for low in lows), min(low[1] for low in lows)
 
 
-def compare(clock: Timer, what: str, ours: Call, theirs: Call, **more: Any) -> Row:
+def compare(clock: Timer, what: str, ours: Step, theirs: Step, **more: Any) -> Row:
     """A row of the record."""
     return entry(what, clock.clock, *lowest(clock, ours, theirs)) | more
 
@@ -79,7 +79,7 @@ def entry(what: str, clock: str, ours: float, theirs: float) -> Row:
     return {"what": what, "clock": clock, "ours us": ours * 1e6, "torch us": theirs * 1e6, "ratio": theirs / ours}
 
 
-def in_turns(calls: list[Call]) -> list[float]:
+def in_turns(calls: list[Step]) -> list[float]:
     """Seconds of each by the host's clock, device included: the median, for some hosts have a bad minute."""
     took: list[list[float]] = [[] for _ in calls]
     for _ in range(TURNS):
@@ -98,7 +98,7 @@ def error(found: Tensor, right: Tensor) -> float:
     return float((found.double() - right).norm() / right.norm())
 
 
-def convolution(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Call, Call, Row, list[Tensor]]:
+def convolution(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Step, Step, Row, list[Tensor]]:
     """Ours, cuDNN's, their errors and the three inputs."""
     batch, channels, filters, size, kernel, stride, padding, dilation = shape
     x = torch.randn(batch, channels, size, size, device=DEVICE).to(dtype)
@@ -123,7 +123,7 @@ def article(events: Timer) -> list[Row]:
     made: Any = ours()
     floor = partial(step, lambda x: x, [made.detach().requires_grad_()])
     for image in (False, True):
-        steps: list[Call] = []
+        steps: list[Step] = []
         for call, tensors in (
             (lambda x, w, b: torch.ops.layerbench.unfold_conv2d(x, w, b, *window), (x, weight.flatten(2), bias)),
             (F.conv2d, (x, weight, bias)),

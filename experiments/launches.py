@@ -19,6 +19,7 @@ from bench.clocks.hold import gpu_for
 from bench.clocks.stopwatch import Stopwatch
 from bench.clocks.stream import POOL
 from bench.clocks.timer import Timer
+from bench.measure import Placeable
 from bench.model import Direction
 from bench.task import Task
 from experiments.common import Quiet, fresh, record, spread
@@ -28,7 +29,7 @@ from layers.variants import make
 DEVICE = torch.device("cuda")
 
 
-class Chain:
+class Chain(Placeable):
     """So many launches in a row."""
 
     fresh = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.clocks.hold import TIMEOUT
+from bench.clocks.timer import Call
 
 MARK = 2.3e-6  # s: what an empty event pair takes
 LAUNCH = 10e-6  # s: what enqueueing a kernel takes the host
@@ -121,7 +122,7 @@ class GuessingGpu(FakeGpu):
         return self.length < 2 * TIMEOUT
 
 
-class GpuWork:
+class GpuWork(Call):
     """A call that does `work`, after `preparation` where it is fresh."""
 
     def __init__(self, work: Callable[[], object], preparation: Callable[[], object] | None = None) -> None:

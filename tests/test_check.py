@@ -163,7 +163,7 @@ def test_a_trace_of_a_branch_on_the_data_is_rejected() -> None:
 
 
 def test_an_output_that_is_no_tensor_is_named_by_its_type() -> None:
-    with pytest.raises(TypeError, match="returned list, not a tensor"):
+    with pytest.raises(TypeError, match=r"returned list, not a tensor \(let it return one: of several, torch.cat"):
         examine(faulty.NOT_A_TENSOR)
 
 
@@ -201,6 +201,10 @@ def test_an_output_is_freed_before_the_next_call(direction: Direction) -> None:
         task.touch()
         task.place(random.Random(0))
     assert len(outputs) == 3
+    if not direction.needs_gradient:
+        task.repeat(4)
+        assert len(outputs) == 7
+        assert outputs[-1]() is task.output
 
 
 @pytest.mark.parametrize("direction", [Direction.BACKWARD, Direction.FORWARD_BACKWARD])

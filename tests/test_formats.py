@@ -230,6 +230,12 @@ def test_where_there_is_room_the_terminal_leaves_nothing_out() -> None:
     assert "20, target" in text
 
 
+@pytest.mark.parametrize("width", range(40, 120))
+def test_the_first_column_is_named_in_one_word_where_all_variants_are_shorter(width: int) -> None:
+    text = on_terminal(run_of(ok(case(), 1e-3), ok(case(variant="trace"), 2e-3)), width)
+    assert re.search(r"^ *variant +latency", text, re.MULTILINE)
+
+
 def test_numbers_line_up_whatever_word_follows_them() -> None:
     rows = [line for line in on_terminal(gpu_run(), 80).splitlines() if "×" in line]
     assert len({line.index("×") for line in rows}) == 1

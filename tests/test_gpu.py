@@ -16,7 +16,7 @@ from bench.clocks.cupti import CuptiTimer
 from bench.clocks.flush import L2Flush
 from bench.clocks.hold import TIMEOUT, FlagGpu, SleepGpu, gpu_for
 from bench.clocks.stream import quickest
-from bench.clocks.timer import ClockUnavailable, Timer
+from bench.clocks.timer import Call, ClockUnavailable, Timer
 from bench.clocks.timers import timers_for
 from bench.machine import memory
 from bench.model import load_run
@@ -28,7 +28,7 @@ CLOCKS: dict[str, Callable[[torch.device], Timer]] = {"events": EventTimer, "gra
 NOTHING = torch.empty(0, dtype=torch.int64)
 
 
-class Work:
+class Work(Call):
     """A call around a function; `fresh` when each must be prepared on its own."""
 
     def __init__(self, function: Callable[[], object], *, fresh: bool = False) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bench.clocks.host import HostTimer
-from bench.measure import calls_per_window, falling, lows, plan, turn, warm_up
+from bench.measure import Placeable, calls_per_window, falling, lows, plan, turn, warm_up
 from bench.model import Policy
 
 
@@ -26,7 +26,7 @@ class Clock:
         return self.ns * 1e-9
 
 
-class Work:
+class Work(Placeable):
     """A call that takes `cost(number)` seconds, with `preparation` seconds before each where it is fresh."""
 
     def __init__(self, clock: Clock, cost: Callable[[int], float], *, preparation: float = 0.0) -> None:

@@ -128,8 +128,7 @@ class CuptiTimer(NetClock):
             self._flush()
         self._synchronise()
         self._records.take()  # what came before is not the call's
-        for _ in range(several):
-            call()
+        call.repeat(several)
         self._synchronise()
         records = self._records.take()
         timed = [(start, end) for start, end in records if end > 0]

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from bench.clocks.timer import Call
+
 TIMEOUT = 0.1  # s: the longest hold. A call that waits for the GPU inside would wait for ever
 
 
@@ -53,7 +55,7 @@ class Gpu(Protocol):
         """Launch a kernel that does nothing."""
 
 
-class Nothing:
+class Nothing(Call):
     """A call of one kernel that does nothing: where the device clocks have their zero.
 
     Start-up, drain and the gap to the next kernel are no work of the call's, and each clock sees another part of them

@@ -19,7 +19,7 @@ class ClockUnavailable(Exception):
 
 
 class Call(Protocol):
-    """One unit of work to time; see task.py for the real ones."""
+    """One unit of work to time, to be inherited from; see task.py for the real ones."""
 
     fresh: bool  # each call needs its own prepare(), outside the window
 
@@ -28,6 +28,11 @@ class Call(Protocol):
 
     def __call__(self) -> object:
         """Do the work once."""
+
+    def repeat(self, times: int) -> None:
+        """Do it so many times, with as little between as can be: whatever is there is timed."""
+        for _ in range(times):
+            self()
 
 
 class Timer(Protocol):

@@ -23,7 +23,7 @@ from bench.clocks.timers import device_timer
 from bench.doctor import findings
 from bench.doctor.findings import Finding, Reading
 from bench.machine import memory
-from bench.measure import Plan
+from bench.measure import Placeable, Plan
 from bench.model import Direction
 from bench.task import Task
 from bench.units import show
@@ -78,9 +78,9 @@ def _steps() -> tuple[float, int]:
     return min((step for step in steps if step > 0), default=0) * 1e-9, sum(step < 0 for step in steps)
 
 
-class Spin:
+class Spin(Placeable):
     """Busy for a known time by the raw clock, which keeps account of what it really took: a process that is
-    stopped inside spins for longer. A timers.Call and a measure.Placeable."""
+    stopped inside spins for longer."""
 
     fresh = False
 
@@ -176,8 +176,8 @@ def on_gpu() -> Iterator[Finding]:
             yield Finding(f"device clock {name}", "fail", detail=doubt)
 
 
-class Kernel:
-    """Spins the GPU for a number of its clock's cycles. A timers.Call and a measure.Placeable."""
+class Kernel(Placeable):
+    """Spins the GPU for a number of its clock's cycles."""
 
     fresh = False
 

@@ -42,6 +42,7 @@ _COMPARED_WORDS = (
     "no rounds, so it is less sure."
 )
 _GAP = 2  # characters between columns
+_VARIANT = "variant"  # the first column
 
 
 def render(run: Run) -> RenderableType:
@@ -127,7 +128,7 @@ class _Report:
 
 def _widths(rows: Sequence[Row], shown: Sequence[Column]) -> list[int]:
     """The same in every block of a layer, so that numbers line up down the page."""
-    variants = [cell_len(row.label + _marks(row.marks)) for row in rows]
+    variants = [cell_len(_VARIANT), *(cell_len(row.label + _marks(row.marks)) for row in rows)]
     cells = [max(cell_len(column.cell(row)) for row in rows) + _word_room(column, rows) for column in shown]
     return [max(variants), *(max(cell_len(column.title), cell) for column, cell in zip(shown, cells, strict=True))]
 
@@ -175,7 +176,7 @@ def _block(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> It
 def _table(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> Table:
     widths = _widths(rows, shown)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    table.add_column("variant", min_width=widths[0], overflow="fold")
+    table.add_column(_VARIANT, min_width=widths[0], overflow="fold")
     ends = [width - _word_room(column, rows) for column, width in zip(shown, widths[1:], strict=True)]
     for column, width in zip(shown, widths[1:], strict=True):
         table.add_column(column.title, justify="right", min_width=width, no_wrap=True)
