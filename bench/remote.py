@@ -34,6 +34,9 @@ class RemoteTask(Task):
             deterministic=policy.deterministic,
         )
 
+    def __call__(self) -> None:
+        self.window(1)
+
     def repeat(self, times: int) -> None:
         self.window(times)
 

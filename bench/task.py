@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,27 +40,28 @@ class Task(Placeable):
         self._ballast: list[Tensor] = []
         self.fresh = direction.needs_gradient
         self.output: Tensor | None = None  # of the latest call
-        self.inputs = self._leaves(made.inputs)
-        self._call: Callable[..., object] = made.call  # not Tensor: a user's layer returns what it likes
+        self._call: Callable[..., Any] = made.call  # not Tensor: a user's layer returns what it likes
         # Unbound: a method of its own would keep a task and its layer alive until the collector comes by.
-        self._run = {Direction.BACKWARD: Task._backward, Direction.FORWARD_BACKWARD: Task._step}.get(direction)
+        works = {Direction.BACKWARD: Task._backward, Direction.FORWARD_BACKWARD: Task._step}
+        self._work = works.get(direction, Task._forward)
+        self.inputs: tuple[Tensor, ...] = ()
+        self._cleared: list[Tensor] = []
+        self._take(made.inputs)
 
     def __call__(self) -> None:
-        self.repeat(1)
+        self._work(self)
 
     def repeat(self, times: int) -> None:
-        if self._run is not None:
-            for _ in range(times):
-                self._run(self)
+        if self.fresh:
+            super().repeat(times)
             return
         call, inputs, self.output = self._call, self.inputs, None
-        output: object = None
+        output = None
         for _ in range(times):
             output = None  # freed first: the next may lie where this one lay
             output = call(*inputs)  # by no method of ours, nor kept in an attribute: 100 to 200 ns each time
-        if not isinstance(output, Tensor):
-            raise TypeError(not_a_tensor("the layer", output))
         self.output = output
+        self._require_tensor()
 
     def prepare(self) -> None:
         if not self.fresh:
@@ -72,21 +74,21 @@ class Task(Placeable):
     def clear(self) -> None:
         """Let go of what the last call left: its output with its graph, and gradients."""
         self.output = None
-        for tensor in self.leaves().values():
-            tensor.grad = None
+        for leaf in self._cleared:
+            leaf.grad = None
 
     def place(self, rng: random.Random) -> None:
         """Copy the inputs to random 64-byte-aligned places, with blocks of random size, up to their own, allocated
         before them so that the outputs land elsewhere too. Leaves values, strides and requires_grad alone."""
         self.output = None  # its graph may hold the old inputs
-        self.inputs, self._ballast = (), []  # freed before others are taken
+        self.inputs, self._cleared, self._ballast = (), [], []  # freed before others are taken
         self._ballast = [
             torch.empty(
                 64 * rng.randrange(1, 65 + min(tensor.nbytes, BALLAST) // 64), dtype=torch.uint8, device=tensor.device
             )
             for tensor in self._made.inputs
         ]
-        self.inputs = self._leaves(tuple(placed(tensor, rng.randrange(64)) for tensor in self._made.inputs))
+        self._take(tuple(placed(tensor, rng.randrange(64)) for tensor in self._made.inputs))
 
     def touch(self) -> int:
         """See measure.Placeable. 0 too where a caching allocator sees to it or the place does not matter, and of a
@@ -133,27 +135,34 @@ class Task(Placeable):
         """The gradient that `backward` starts from; None before the first call."""
         return self._grad_output
 
-    def _leaves(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _take(self, inputs: tuple[Tensor, ...]) -> None:
+        """Make calls on these from now on."""
         wanted = self._direction is not Direction.INFERENCE and self._input_gradients
-        return tuple(x.detach().requires_grad_(wanted and x.is_floating_point()) for x in inputs)
+        self.inputs = tuple(x.detach().requires_grad_(wanted and x.is_floating_point()) for x in inputs)
+        # Listed once: a training step that follows on the many lines of Python that find them is 2 us slower.
+        self._cleared = list(self.leaves().values())
 
     def _forward(self) -> None:
-        output = self._call(*self.inputs)
-        if not isinstance(output, Tensor):
-            raise TypeError(not_a_tensor("the layer", output))
-        self.output = output
+        self.output = None  # freed first, as in `repeat`
+        self.output = self._call(*self.inputs)
+        self._require_tensor()
 
     def _backward(self) -> None:
         assert self.output is not None  # prepare() made it
-        assert self._grad_output is not None
         torch.autograd.backward(self.output, self._grad_output)
 
     def _step(self) -> None:
-        self._forward()
-        assert self.output is not None
-        if not self.output.requires_grad:
-            raise NoGradient("no gradient path: the output does not require a gradient")
-        self.output.mean().backward()
+        self.output = output = self._call(*self.inputs)
+        try:
+            output.mean().backward()
+        except Exception:  # asked only now: it would be timed
+            self._require_tensor()
+            self._require_gradient()
+            raise
+
+    def _require_tensor(self) -> None:
+        if not isinstance(self.output, Tensor):
+            raise TypeError(not_a_tensor("the layer", self.output))
 
     def _require_gradient(self) -> None:
         assert self.output is not None
