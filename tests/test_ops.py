@@ -94,6 +94,12 @@ CONVS = {
 }
 
 
+DEEP = {  # what tensor cores take: in one go, and in splits of the sum
+    "deep": Conv(channels=64, size=(60, 61), filters=70, padding=(1, 1)),
+    "deep and small": Conv(batch=1, channels=300, size=(6, 6), filters=33, padding=(1, 1)),
+}
+
+
 def any_conv() -> st.SearchStrategy[Conv]:
     def pair(low: int, high: int) -> st.SearchStrategy[Pair]:
         return st.tuples(st.integers(low, high), st.integers(low, high))
@@ -104,6 +110,16 @@ def any_conv() -> st.SearchStrategy[Conv]:
 
     counts = (st.integers(1, 4), st.integers(1, 6), pair(1, 20), st.integers(1, 19))
     return st.builds(Conv, *counts, pair(1, 4), pair(1, 3), pair(0, 4), pair(1, 3), st.booleans()).filter(fits)
+
+
+def assert_same_where_not_finite(got: Tensor, want: Tensor) -> None:
+    """NaN where NaN is right, infinities where they are, and right elsewhere."""
+    got, odd, dtype = got.cpu(), ~want.isfinite(), got.dtype
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got[odd].nan_to_num(), want[odd].nan_to_num())
+    got, want = got.double().masked_fill(odd, 0), want.double().masked_fill(odd, 0)
+    largest = want.abs().max().clamp_min(1e-30)  # whose square may be beyond all numbers
+    assert error(got / largest, want / largest) <= BOUND[dtype]
 
 
 def error(got: Tensor, want: Tensor) -> float:
@@ -165,6 +181,26 @@ class TestConv:
         inputs = small.inputs(device=device)
         assert torch.autograd.gradcheck(small.native, inputs)
         assert torch.autograd.gradgradcheck(small.native, inputs)
+
+    @everywhere
+    @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+    @pytest.mark.parametrize("case", [*CONVS.values(), *DEEP.values()], ids=[*CONVS, *DEEP])
+    def test_infinities_and_what_no_tf32_holds_come_out_as_in_float64(
+        self, case: Conv, dtype: torch.dtype, device: str
+    ) -> None:
+        inputs = case.inputs(dtype, device)
+        x, weight, *_ = (t.detach() for t in inputs)
+        odd = torch.tensor([torch.inf, -torch.inf, torch.nan, torch.finfo(dtype).max], dtype=dtype, device=device)
+        x.view(-1)[torch.randperm(x.numel(), device=device)[: len(odd)]] = odd
+        weight *= 2.0**-9  # so that the largest number may be multiplied
+        out = case.native(*inputs)
+        grad = torch.randn_like(out)
+        grad.view(-1)[torch.randint(grad.numel(), (1,))] = torch.inf
+        wide = [t.detach().cpu().double().requires_grad_() for t in inputs]
+        right = case.reference(*wide)
+        assert_same_where_not_finite(out.detach(), right.detach().to(dtype))
+        (got,), (want,) = torch.autograd.grad(out, inputs[:1], grad), torch.autograd.grad(right, wide[:1], grad.cpu())
+        assert_same_where_not_finite(got, want.to(dtype))
 
     @everywhere
     @pytest.mark.parametrize("layout", ["transposed", "channels last", "expanded", "strided"])

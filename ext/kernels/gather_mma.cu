@@ -1,9 +1,11 @@
 // The convolution of many channels as one matrix product on tensor cores, whose right factor, the windows, is gathered
 // tile by tile and never stored (implicit GEMM): dest[r, p] = sum over k of weight[r, k] * source[at(k, p)], with k a
 // channel and a tap, and p a pixel of any image. float is multiplied as three products of TF32 parts, which keeps
-// float's precision: a = high + low, b = high + low, and low * low is below its last bit.
+// float's precision: a = high + low, b = high + low, and low * low is below its last bit. Of an infinity, and of what
+// rounds to one, the parts make NaN where the sum may be none: so what comes out as NaN is worked out anew.
 #include <cstdlib>
 
+#include "mend.cuh"
 #include "mma.cuh"
 
 namespace layerbench {
@@ -208,11 +210,12 @@ public:
     }
 
     // By way of shared memory, so that warps store whole lines. dest is of the input's type, or float for a partial
-    // sum.
+    // sum. Answers whether this thread wrote a NaN.
     template <typename To>
-    __device__ void write(const T* bias, To* dest, int pixel) {
+    __device__ bool write(const T* bias, To* dest, int pixel) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, results = int(p_.g.results);
         const int plane = int(p_.g.y.dest * p_.g.x.dest);
+        bool any = false;
         int64_t to[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -236,11 +239,15 @@ public:
                 if (result_ + r >= results) continue;
                 const float start = bias ? widen(bias[result_ + r]) : 0.f;
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    if (pixel + lane + i * 32 < p_.pixels)
-                        dest[to[i] + int64_t(r) * plane] = narrow<To>(shared_.sums[row][lane + i * 32] + start);
+                for (int i = 0; i < 4; ++i) {
+                    if (pixel + lane + i * 32 >= p_.pixels) continue;
+                    const float sum = shared_.sums[row][lane + i * 32] + start;
+                    any |= isnan(sum);
+                    dest[to[i] + int64_t(r) * plane] = narrow<To>(sum);
+                }
             }
         }
+        return any;
     }
 
 private:
@@ -297,7 +304,9 @@ __global__ void __launch_bounds__(kWarps * 64, kBlocks<T, kWarps>)
     }
     block.compute(buffer);
     if (p.splits == 1) {
-        block.write(bias, dest, pixel);
+        const bool any = block.write(bias, dest, pixel);
+        if constexpr (sizeof(T) == 4)
+            if (__syncthreads_or(any)) mend(source, weight, bias, dest, p.g, result, kWarps * 32, pixel, kPixels);
     } else {
         block.write(nullptr, partial + blockIdx.y * (p.pixels * p.g.results), pixel);
     }
@@ -306,14 +315,17 @@ __global__ void __launch_bounds__(kWarps * 64, kBlocks<T, kWarps>)
 constexpr int kThreads = 256;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    add_splits_kernel(const float* __restrict__ partial, const T* __restrict__ bias, T* __restrict__ dest, int64_t all,
-                      int64_t plane, int64_t results, int splits) {
+__global__ void __launch_bounds__(kThreads, 8)
+    add_splits_kernel(const float* __restrict__ partial, const T* __restrict__ source, const T* __restrict__ weight,
+                      const T* __restrict__ bias, T* __restrict__ dest, int64_t all,
+                      const __grid_constant__ Problem p) {
     const int64_t at = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (at >= all) return;
-    float sum = bias ? widen(bias[at / plane % results]) : 0.f;
+    float sum = bias ? widen(bias[at / (p.g.y.dest * p.g.x.dest) % p.g.results]) : 0.f;
 #pragma unroll 4
-    for (int i = 0; i < splits; ++i) sum += partial[i * all + at];
+    for (int i = 0; i < p.splits; ++i) sum += partial[i * all + at];
+    if constexpr (sizeof(T) == 4)
+        if (isnan(sum)) sum = plain_result(source, weight, bias, p.g, at);
     dest[at] = narrow<T>(sum);
 }
 
@@ -348,14 +360,12 @@ cudaError_t launch(const void* source, const void* weight, const void* bias, voi
     const auto kernel = gather_mma_kernel<T, kWarps, kVectors>;
     static_assert(shared <= 48 << 10, "more would have to be asked for");
     const dim3 blocks(unsigned(ceil_div(p.pixels, kPixels) * ceil_div(p.g.results, kWarps * 32)), unsigned(p.splits));
-    const auto* b = static_cast<const T*>(bias);
+    const auto *s = static_cast<const T*>(source), *w = static_cast<const T*>(weight), *b = static_cast<const T*>(bias);
     auto* to = static_cast<T*>(dest);
-    kernel<<<blocks, kWarps * 64, shared, stream>>>(static_cast<const T*>(source), static_cast<const T*>(weight), b, to,
-                                                    partial, p);
+    kernel<<<blocks, kWarps * 64, shared, stream>>>(s, w, b, to, partial, p);
     if (p.splits > 1) {
         const int64_t all = p.pixels * p.g.results;
-        add_splits_kernel<<<unsigned(ceil_div(all, kThreads)), kThreads, 0, stream>>>(
-            partial, b, to, all, p.g.y.dest * p.g.x.dest, p.g.results, p.splits);
+        add_splits_kernel<<<unsigned(ceil_div(all, kThreads)), kThreads, 0, stream>>>(partial, s, w, b, to, all, p);
     }
     return cudaGetLastError();
 }
