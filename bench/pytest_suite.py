@@ -68,6 +68,7 @@ def _test(benchmark: Any, seconds: float, planned: Planned, policy: Policy) -> N
             prepare, call = (_synchronous(work, case.device) for work in (task.prepare, task))
             benchmark.pedantic(call, setup=prepare, rounds=_rounds(prepare, call, seconds, policy))
         else:  # what is called around the layer would be timed with it
+            task.clear()
             task.output = benchmark(_synchronous(session.made.call, case.device), *task.inputs)
     check.check_last(task, session.reference, case.direction, session.bound)
 

@@ -86,8 +86,7 @@ class RemoteTask(Task):
     def _first_gradient(self) -> Tensor | None:
         if self._direction is not Direction.BACKWARD:
             return None
-        self._forward()
-        self._require_gradient()
+        self._begin()
         return self._grad_output
 
 

@@ -68,8 +68,7 @@ class Task(Placeable):
             return
         self.clear()
         if self._direction is Direction.BACKWARD:
-            self._forward()
-            self._require_gradient()
+            self._begin()
 
     def clear(self) -> None:
         """Let go of what the last call left: its output with its graph, and gradients."""
@@ -121,6 +120,7 @@ class Task(Placeable):
     @contextmanager
     def grad_mode(self) -> Iterator[None]:
         """Entered once around many calls: entering it for each would be timed."""
+        self._cleared = list(self.leaves().values())  # a layer's first call may have put other parameters there
         with torch.set_grad_enabled(self._direction is not Direction.INFERENCE):
             yield
 
@@ -168,10 +168,15 @@ class Task(Placeable):
         assert self.output is not None
         if not self.output.requires_grad:
             raise NoGradient("no gradient path: the output does not require a gradient")
+
+    def _begin(self) -> None:
+        """Go forward, and have a gradient to go back from: the same each time."""
+        self._forward()
+        self._require_gradient()
         if self._grad_output is None:
-            generator = torch.Generator().manual_seed(0)
-            grad = torch.randn(self.output.shape, generator=generator)
-            self._grad_output = grad.to(self.output.device, self.output.dtype)
+            assert self.output is not None
+            drawn = torch.randn(self.output.shape, generator=torch.Generator().manual_seed(0))
+            self._grad_output = drawn.to(self.output.device, self.output.dtype)
 
 
 def restore(made: Made) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import faulty_layers as faulty
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous, slope_warning
 from bench.model import Case, Direction, Policy
@@ -221,6 +221,21 @@ def test_gradients_do_not_accumulate_over_calls(direction: Direction) -> None:
     weight.grad *= 2
     with pytest.raises(Wrong, match="gradient of weight after timing"):
         check_last(task, reference, direction, BOUNDS["float32"])
+
+
+def test_a_parameter_that_the_first_call_puts_in_place_of_another_has_its_gradient_cleared_too() -> None:
+    made = make(faulty.LINEAR, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    task = Task(made, Direction.FORWARD_BACKWARD)
+    with task.grad_mode():
+        task.touch()
+    made.module.weight = nn.Parameter(made.module.get_parameter("weight").detach().clone())
+    with task.grad_mode():
+        task.touch()
+        grad = made.module.weight.grad
+        assert grad is not None
+        once = grad.clone()
+        task.touch()
+    torch.testing.assert_close(made.module.weight.grad, once)
 
 
 def test_inputs_need_no_gradient_where_the_suite_says_so() -> None:

@@ -85,16 +85,20 @@ def test_a_count_is_the_median_and_its_range_leaves_out_the_ends() -> None:
         (ok(1019), ok(1000), Verdict.SAME),
         (ok(1021), ok(1000), Verdict.SLOWER),
         (ok(979), ok(1000), Verdict.FASTER),
-        (ok(1015, 1023), ok(1000), Verdict.SAME),  # 1.5 to 2.3 % more: counting again would not decide it
-        (ok(1021, 1049), ok(1000), Verdict.SLOWER),
-        (ok(1019, 1049), ok(1000), Verdict.SAME),
-        (ok(1019, 1051), ok(1000), Verdict.UNDECIDED),
+        (ok(1015, 1017, 1023), ok(1000), Verdict.SAME),
+        (ok(1015, 1021, 1023), ok(1000), Verdict.SLOWER),
+        (ok(*[1019] * 4, *[1048] * 7), ok(1000), Verdict.SLOWER),
+        (ok(*[1018] * 4, *[1029] * 3, *[1045] * 4), ok(1000), Verdict.SLOWER),
+        (ok(1049), ok(*[1000] * 7, *[1029] * 4), Verdict.SLOWER),
+        (ok(1010, 1015, 1045), ok(1000), Verdict.UNDECIDED),
+        (ok(1019, 1030, 1051), ok(1000), Verdict.UNDECIDED),
+        (ok(1021, 1030, 1090), ok(1000), Verdict.SLOWER),
         (ok(1000), ok(1022, 1040), Verdict.FASTER),
         (ok(1000), ok(990, 1100), Verdict.SAME),
         (ok(2000, 1000, 1000, 1000, 1000), ok(1000), Verdict.SAME),
     ],
 )
-def test_more_than_two_percent_more_is_slower_and_doubt_is_only_where_it_may_be_five(
+def test_more_than_two_percent_more_is_slower_by_the_median_unless_calls_are_too_far_apart_to_say(
     new: Count, old: Count, verdict: Verdict
 ) -> None:
     assert compare(new, old).verdict is verdict

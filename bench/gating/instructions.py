@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bench.stats import Comparison  # scipy, under valgrind, takes half a minute
 
 WITHIN = 0.02  # counts that differ by at most this fraction are the same
-BOUND = 0.05  # one that may be higher by this much is not passed, as of times (verdicts.Rule)
+APART = 0.03  # where ratios that the samples allow differ by more, about that limit, the median cannot tell either
 LAYOUTS = 3  # of memory, in which a case that looks changed is counted
 BY_LAYOUT = 0.1  # no layout makes a change as large as this
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,22 +164,22 @@ def _lower(counts: Counts, more: Counts) -> Counts:
 
 
 def compare(new: Count, old: Count) -> Comparison:
-    """Of two ok counts: slower where the range of the samples leaves no doubt of it, undecided where it leaves one and
-    BOUND more is not ruled out either. A change of just WITHIN is so one or the other, however exact the counts.
+    """Of two ok counts: slower where the range of the samples leaves no doubt of it. Where it leaves one the medians
+    tell, or nothing can if the range is wide: a change of just WITHIN is one or the other, being counted exactly.
 
     The speed-up is old / new; its interval holds every ratio that the ranges allow.
     """
     from bench.stats import Comparison
 
     low, high = old.range[0] / new.range[1], old.range[1] / new.range[0]
-    verdict = Verdict.SAME
-    if high < 1 / (1 + WITHIN):
-        verdict = Verdict.SLOWER
-    elif low < 1 / (1 + BOUND):
-        verdict = Verdict.UNDECIDED
-    elif low > 1 + WITHIN:
+    speedup, verdict = old.value / new.value, Verdict.SAME
+    if low > 1 + WITHIN:
         verdict = Verdict.FASTER
-    return Comparison(old.value / new.value, (low, high), verdict, min(len(old.samples), len(new.samples)))
+    elif high >= 1 / (1 + WITHIN) > low and high / low > 1 + APART:
+        verdict = Verdict.UNDECIDED
+    elif speedup < 1 / (1 + WITHIN):
+        verdict = Verdict.SLOWER
+    return Comparison(speedup, (low, high), verdict, min(len(old.samples), len(new.samples)))
 
 
 def require() -> str:

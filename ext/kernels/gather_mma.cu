@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kWarps * 64, kBlocks<T, kWarps>)
 constexpr int kThreads = 256;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 8)
+__global__ void __launch_bounds__(kThreads)
     add_splits_kernel(const float* __restrict__ partial, const T* __restrict__ source, const T* __restrict__ weight,
                       const T* __restrict__ bias, T* __restrict__ dest, int64_t all,
                       const __grid_constant__ Problem p) {
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kThreads, 8)
 #pragma unroll 4
     for (int i = 0; i < p.splits; ++i) sum += partial[i * all + at];
     if constexpr (sizeof(T) == 4)
-        if (isnan(sum)) sum = plain_result(source, weight, bias, p.g, at);
+        if (isnan(sum)) return mend_one(source, weight, bias, dest, p.g, at);
     dest[at] = narrow<T>(sum);
 }
 
