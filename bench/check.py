@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model import Direction
 from bench.reference import Reference, not_a_tensor, relative_error, scale_of
-from bench.task import NoGradient, Task, restore
+from bench.task import NO_PATH, NoGradient, Task, restore
 from layers import Inputs
 from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
 
@@ -130,7 +130,7 @@ def _try(made: Made, reference: Reference, label: str, inputs: Inputs, bound: fl
     grad_outputs: list[tuple[str, Tensor, float]] = []
     if gradients:
         if not output.requires_grad:
-            raise NoGradient("no gradient path: the output does not require a gradient")
+            raise NoGradient(NO_PATH)
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(output.device, output.dtype)
         grad_outputs = [("", noise, bound)]
         if label == "the timed inputs":
@@ -176,7 +176,8 @@ def _compare_gradients(
 def _if_random(made: Made, inputs: Inputs) -> str:
     with torch.no_grad():
         same = torch.allclose(_call(made, inputs), _call(made, inputs), rtol=0, atol=0, equal_nan=True)
-    return "" if same else "; two calls on the same inputs differ: is the layer random (dropout)?"
+    remedy = "only one that gives the same answer twice can be checked: make it with p=0, or measure inference alone"
+    return "" if same else f"; two calls on the same inputs differ: is the layer random (dropout)? {remedy}"
 
 
 def _compare(got: Tensor, wanted: Tensor, what: str, bound: float, scale: float = 0.0) -> float:

@@ -143,7 +143,7 @@ def compare(
         raise UserError(f"is {within}; between 0 and 1", place="--within", remedy="0.03 is 3 %")
     older, newer = _load(old), _load(new)
     changes = compare_runs(newer, older, within)
-    out.print(terminal.render_comparison(changes))
+    out.print(terminal.render_comparison(changes, within))
     apart = unlike(older.header, newer.header)
     for difference in apart:
         err.print(f"not comparable: {escape(difference)}")

@@ -41,7 +41,8 @@ def allocator_note(output_bytes: int, latency: float, allocator: str, fault_seco
     extra = output_bytes / 4096 * fault_seconds
     if allocator != "warm" or output_bytes < MMAP_THRESHOLD or extra < 0.2 * latency:
         return ()
-    return (f"with glibc's default allocator, fresh pages for the output may add about {show(extra, 's')} a call",)
+    worst = f"up to about {show(extra, 's')} a call; `allocator: default` measures it"
+    return (f"with glibc's default allocator, fresh pages for the output may add {worst}",)
 
 
 def growth_warning(kept: int) -> tuple[str, ...]:

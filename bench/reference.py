@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layers import Layer
 from layers.variants import Made
@@ -63,9 +63,19 @@ class Reference:
         return results
 
     def changes(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The buffers that a call changes in place, as it leaves them: the running mean of a batch norm."""
-        before, after = self._buffers(), self._buffers()
-        self._run(inputs, self._leaves(inputs), after)
+        """The buffers that a call of eager changes, in place or by putting others there, as it leaves them: the running
+        mean of a batch norm. None where eager has no float64."""
+        module = self._eager().to(inputs[0].device)
+        module.load_state_dict(self.state)
+        try:
+            with torch.no_grad():
+                module(*map(_precise, inputs))
+        except Exception:
+            if self.layer.reference is None:
+                raise
+            return {}
+        before = self._buffers()
+        after = {name: value for name, value in module.named_buffers() if name in before}
         return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
 
     def slope_error(self, inputs: Sequence[Tensor]) -> float:
@@ -121,7 +131,7 @@ class Reference:
     def _function(self) -> Callable[..., Tensor]:
         if self.layer.reference is not None:
             return self.layer.reference
-        module = self.layer.versions["eager"](**self.params).double().train(self.training)
+        module = self._eager()
 
         def eager_in_float64(state: dict[str, Tensor], *inputs: Tensor, **_: Any) -> Tensor:
             result: Tensor = torch.func.functional_call(module.to(inputs[0].device), state, inputs)
@@ -129,10 +139,13 @@ class Reference:
 
         return eager_in_float64
 
+    def _eager(self) -> nn.Module:
+        return self.layer.versions["eager"](**self.params).double().train(self.training)
+
 
 def not_a_tensor(whose: str, output: object) -> str:
     """What to say of a layer that returned something else, and what to do about it."""
-    remedy = "let it return one: of several, torch.cat of them, or the one that matters"
+    remedy = "let a version return the one that matters, as `return self.inner(x)[0]` does"
     return f"{whose} returned {type(output).__name__}, not a tensor ({remedy})"
 
 

@@ -166,7 +166,9 @@ def checked_summary(metric: Metric) -> tuple[Summary | None, str]:
         return summary, f"{metric.name}: {lost} of {len(metric.lows)} rounds are not finite and left out"
     if summary.modes and metric.name in COMPARED:
         low, high = (show(centre, metric.unit) for centre in summary.modes)
-        return summary, f"{metric.name} has two modes, about {low} and {high}: its median is nobody's time"
+        beside = min(abs(summary.centre / mode - 1) for mode in summary.modes) < 0.02
+        whose = "that of most rounds" if beside else "nobody's time"
+        return summary, f"{metric.name} has two modes, about {low} and {high}: its median is {whose}"
     if summary.wide and metric.name in COMPARED:
         return summary, f"{metric.name}: a quarter of its turns took {summary.wide:.1f} times their median or more"
     return summary, ""

@@ -21,6 +21,9 @@ BALLAST = 16 << 20  # bytes: most that is put before an input
 LITTLE = 16 << 10  # bytes: of an output that is no longer, several places in turns all stay in the first cache
 
 
+NO_PATH = "no gradient path: the output does not require a gradient (direction: inference or forward needs none)"
+
+
 class NoGradient(Exception):
     """The direction needs a backward pass and the output has none to give."""
 
@@ -167,7 +170,7 @@ class Task(Placeable):
     def _require_gradient(self) -> None:
         assert self.output is not None
         if not self.output.requires_grad:
-            raise NoGradient("no gradient path: the output does not require a gradient")
+            raise NoGradient(NO_PATH)
 
     def _begin(self) -> None:
         """Go forward, and have a gradient to go back from: the same each time."""

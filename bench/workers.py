@@ -18,7 +18,14 @@ from bench.gating.arms import Arm
 from bench.protocol import Answer, Request
 
 # What takes seconds to import, and nothing that imports layers: which ones those are may be the worker's to choose.
-PRELOADED = ("torch", "bench.measure", "bench.machine.memory", "bench.machine.monitor")
+# torch.autograd.backward() imports symbolic_shapes in its first call, which would take 0.3 s of some case's.
+PRELOADED = (
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+    "bench.measure",
+    "bench.machine.memory",
+    "bench.machine.monitor",
+)
 
 
 class WorkerDied(Exception):

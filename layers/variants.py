@@ -12,22 +12,18 @@ import os
 import shlex
 import shutil
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from layers import Inputs, Layer, Unavailable, seeded, shipping
+from layers import Inputs, Layer, Unavailable, operators, seeded, shipping
 from layers.graphed import graphed
-
-if TYPE_CHECKING:
-    from ext import build
 
 Call = Callable[..., Tensor]
 VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
@@ -171,11 +167,17 @@ def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Mod
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
     version = construct(layer, name, params).to(inputs[0].device, dtype).train(module.training)
     try:
-        version.load_state_dict(state)
+        _compiled_from(version).load_state_dict(state)
     except RuntimeError as error:
-        error.add_note(f"versions[{name!r}] must have the state_dict keys and shapes of versions['eager']")
-        raise
+        needed = f"versions[{name!r}] must have the state_dict keys and shapes of versions['eager']"
+        raise RuntimeError(f"{needed}: {' '.join(str(error).split())}") from None
     return version
+
+
+def _compiled_from(module: nn.Module) -> nn.Module:
+    """What a torch.compile of the user's own is made from: the wrapper puts a prefix before every key."""
+    inner = getattr(module, "_orig_mod", module)
+    return inner if isinstance(inner, nn.Module) else module
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def make(
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
     params = complete(layer, params)
-    built = _build_operators(layer, name.removesuffix("_graph"))
+    built = operators.build_for(layer, name.removesuffix("_graph"))
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
@@ -233,8 +235,8 @@ def make(
         else:
             call = hand_written(layer, name, params, module, inputs)
     state = {key: _copied(value) for key, value in module.state_dict().items()}
-    if isinstance(call, nn.Module) and call.state_dict().keys() == state.keys():
-        module = call
+    if isinstance(call, nn.Module) and _compiled_from(call).state_dict().keys() == state.keys():
+        module = _compiled_from(call)
     if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
     return Made(call, module, inputs, state, tuple(notes), built)
@@ -263,6 +265,8 @@ def construct(layer: Layer, name: str, params: Mapping[str, Any]) -> nn.Module:
     """Version `name` of a layer. TypeError where it does not take the parameters, gives no module or one whose sizes
     are not known yet, besides what it raises itself."""
     version = layer.versions[name]
+    if isinstance(version, nn.Module):
+        raise TypeError(f"versions[{name!r}] is {_a(version)}: give what makes one, called with **params")
     _takes(version, f"the {name!r} version of {layer.name} does not take its parameters", **params)
     module = version(**params)
     if not isinstance(module, nn.Module):
@@ -283,7 +287,8 @@ def _takes(function: Callable[..., Any], otherwise: str, *args: Any, **params: A
     try:
         signature.bind(*args, **params)
     except TypeError as error:
-        raise TypeError(f"{otherwise}: {error}") from None
+        given = ", ".join(["generator"] * len(args) + [f"{key}={value}" for key, value in params.items()])
+        raise TypeError(f"{otherwise}: {error}; it is called with ({given}): `defaults` says which") from None
 
 
 def _a(value: object) -> str:
@@ -338,42 +343,9 @@ def _require_compiler(who: str) -> None:
 
 def _bound(layer: Layer, name: str, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> nn.Module:
     """The hand-written version on one of our native libraries; a layer with another operator loads it itself."""
-    if which := _library(layer, name):
-        _load_operators(which, inputs[0].device)
+    if which := operators.library(layer, name):
+        operators.load(which, inputs[0].device)
     return hand_written(layer, name, params, module, inputs)
-
-
-def _library(layer: Layer, name: str) -> build.Library | None:
-    """The native library of ours that variant `name` of a layer is on, if it is on one."""
-    from ext import build  # here: without a compiler everything else still works
-
-    if name not in layer.versions or layer.op is None or not layer.op.startswith("layerbench::"):
-        return None
-    python = build.PYTHON
-    return {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}.get(name)
-
-
-def _build_operators(layer: Layer, name: str) -> float:
-    """Build the native library of variant `name`, where it is on one that is yet to be built; the seconds."""
-    from ext import build
-
-    start = time.perf_counter()
-    if which := _library(layer, name):
-        with suppress(build.BuildError):  # loading it says why
-            build.build(which=which)
-    return time.perf_counter() - start
-
-
-def _load_operators(which: build.Library, device: torch.device) -> None:
-    from ext import build, ops
-
-    try:
-        ops.load(which)
-        reason = build.cuda_reason(which) if device.type == "cuda" else None  # known once built: nvcc may have failed
-    except build.BuildError as error:
-        raise Unavailable(str(error).splitlines()[0]) from error  # the rest is the compiler's output
-    if reason is not None:
-        raise Unavailable(reason)
 
 
 @contextmanager

@@ -250,6 +250,27 @@ def chosen(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
     return (torch.randn(4, n, generator=generator), torch.rand(4, n, generator=generator) > 0.5)
 
 
+class Assigns(Double):
+    """As Remembers, with a new tensor each time."""
+
+    mean: Tensor
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.register_buffer("mean", torch.zeros(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return x * 2
+
+
+class NeverAssigns(Assigns):
+    """As fast as can be."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
 class Remembers(Double):
     """What it answers depends on the calls before: an exponential moving average."""
 
@@ -351,6 +372,7 @@ TIMES_FOR_PLUS = against(Plus, Times, inputs=two)
 СЛОЙ_β = against(Double, Double)
 BY_ADDRESS = against(Double, ByAddress)
 FORGETS = against(Remembers, Forgets)
+NEVER_ASSIGNS = against(Assigns, NeverAssigns)
 NAN = against(Double, Nan)
 SLIPPED = Layer("slipped", {"eager": Slipped}, one, defaults={"n": 8})
 SINGLE_PRECISION = Layer("single", {"eager": SinglePrecision}, one, defaults={"n": 8})
@@ -365,6 +387,7 @@ UNUSUAL = [
     Layer("masked", {"eager": Masked}, two, defaults={"n": 8}),
     Layer("where", {"eager": Where}, chosen, defaults={"n": 8}),
     Layer("remembers", {"eager": Remembers}, one, defaults={"n": 8}),
+    Layer("assigns", {"eager": Assigns}, one, defaults={"n": 8}),
     Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),
 ]
 

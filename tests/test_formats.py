@@ -339,7 +339,7 @@ def test_the_comparison_of_two_runs_shows_changes_losses_and_doubts() -> None:
     old = run_of(ok(case(), metric(2e-3)), ok(case(variant="native"), 1e-3))
     new = run_of(ok(case(), metric(1e-3, seed=1), warnings=("hot",)), ok(case(variant="compile"), 1e-3))
     console = Console(width=140, file=io.StringIO(), color_system=None)
-    console.print(terminal.render_comparison(compare_runs(new, old, 0.03)))
+    console.print(terminal.render_comparison(compare_runs(new, old, 0.03), 0.03))
     text = written(console)
     assert "faster" in text
     assert "not in the old run" in text
@@ -357,7 +357,7 @@ def test_the_footnotes_of_a_comparison_are_as_many_as_its_kinds_of_doubt_and_not
         )
 
     console = Console(width=100, file=io.StringIO(), color_system=None)
-    console.print(terminal.render_comparison(compare_runs(waited(range(30, 48)), waited(range(10, 28)), 0.03)))
+    console.print(terminal.render_comparison(compare_runs(waited(range(30, 48)), waited(range(10, 28)), 0.03), 0.03))
     assert [line.strip() for line in written(console).splitlines() if line.startswith("[")] == [
         "[1] new: load 0 to 17 on 2 CPUs",
         "[2] new: waited 30 to 47%",
@@ -374,7 +374,7 @@ def test_what_both_runs_skipped_is_a_line_and_cases_have_short_names() -> None:
     old, new = (run_of(ok(case(k=1), metric(centre)), ok(case(k=2), 1e-3), *skipped) for centre in (1e-3, 2e-3))
     changes = compare_runs(new, old, 0.03)
     console = Console(width=80, file=io.StringIO(), color_system=None)
-    console.print(terminal.render_comparison(changes), terminal.comparison_summary(changes, 1))
+    console.print(terminal.render_comparison(changes, 0.03), terminal.comparison_summary(changes, 1))
     text = written(console)
     assert "shift k=1 forward eager" in text
     assert "2 skipped in both: no CUDA device" in text

@@ -11,7 +11,7 @@ from runs import case, metric, ok, run_of, showcase
 from bench import footnotes
 from bench.gating import gate
 from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
-from bench.rows import Row, view
+from bench.rows import Row, checked_summary, view
 from bench.table import compare_runs, frame, unlike
 from bench.units import error, ratio, show, spread
 
@@ -324,3 +324,10 @@ def test_runs_on_different_clocks_are_not_compared() -> None:
     (change,) = compare_runs(run_of(ok(case(), metric(1e-3, clock="events"))), run_of(ok(case(), 1e-3)), 0.03)
     assert change.comparison is None
     assert "clock" in change.why
+
+
+@pytest.mark.parametrize(("values", "whose"), [([1.0] * 14 + [1.2] * 6, "that of most rounds"),
+                                               ([1.0] * 10 + [1.2] * 10, "nobody's time")])  # fmt: skip
+def test_a_median_that_lies_in_one_of_two_modes_is_called_so(values: list[float], whose: str) -> None:
+    _, warning = checked_summary(Metric("latency", "s", tuple((value,) for value in values)))
+    assert warning == f"latency has two modes, about 1.00 s and 1.20 s: its median is {whose}"

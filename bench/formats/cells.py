@@ -21,6 +21,13 @@ ABOUT = {
     "throughput": "time per call, back to back",
     "first_call": "time of the very first call, with whatever it builds or compiles; in no other number",
 }
+DIRECTIONS = {
+    Direction.INFERENCE: "in eval mode under torch.no_grad(); all other directions in training mode",
+    Direction.FORWARD: "the call with gradients wanted, and no backward pass",
+    Direction.BACKWARD: "the backward pass alone, from random numbers for the output's gradient",
+    Direction.FORWARD_BACKWARD: "the call, output.mean() and its backward pass, whose gradient of the output is one "
+    "number expanded: no sum of the other two directions",
+}
 TONES = {  # what a word is to its reader; formats give each tone a colour
     Verdict.FASTER: "good",
     Verdict.SLOWER: "bad",
@@ -186,8 +193,8 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
     within = f"{100 * run.header.suite.policy.same_within:g} %"
     about = {name: metric.about or ABOUT.get(name, "") for name, metric in metrics(view.rows).items()}
     found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
-    if any(row.case.direction is Direction.INFERENCE for row in view.rows):
-        found.append(("inference", "in eval mode under torch.no_grad(); all other directions in training mode"))
+    found += [(str(direction), DIRECTIONS[direction]) for direction in Direction
+              if any(row.case.direction is direction for row in view.rows)]  # fmt: skip
     found += [
         ("times", "median of the lowest of each turn's slots"),
         ("±", f"half its 95 % interval; n/a below {LEAST} rounds"),
@@ -199,7 +206,11 @@ def legend(run: Run, view: View) -> list[tuple[str, str]]:
         ("same", f"the 95 % interval is within {within} of 1"),
         ("undecided", undecided(run.measurements)),
         ("error", "largest relative one against the float64 reference"),
-        ("rounds", "how many were sampled, and which came first: the target of the intervals or the time limit"),
+        ("rounds", "how many, what ended them (target: of the intervals), and how many were far out: took much longer"),
+        (
+            "pays after",
+            "calls that win back what making and first call took beyond the baseline's; never: it is slower",
+        ),
         ("incorrect", "ran and gave wrong results, so it gets no time"),
         ("skipped", "cannot run here; the reason is given"),
     ]

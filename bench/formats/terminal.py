@@ -50,8 +50,8 @@ def render(run: Run) -> RenderableType:
     return _Report(run)
 
 
-def render_comparison(changes: Sequence[Change]) -> RenderableType:
-    """A line per case and metric of two runs, then the doubts about them."""
+def render_comparison(changes: Sequence[Change], within: float) -> RenderableType:
+    """A line per case and metric of two runs, of which changes up to `within` are the same; the doubts about them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("case", overflow="fold", ratio=1)
     for title in ("old", "new", "speed-up", "verdict"):
@@ -66,7 +66,7 @@ def render_comparison(changes: Sequence[Change]) -> RenderableType:
     doubts = [f"{short[change.case.id]}: {one_line(change.why, _REASON)}" for change in shown if change.why]
     doubts += [f"{count} skipped in both: {one_line(reason, _REASON)}" for reason, count in idle.items()]
     found = (one for change in shown for one in (change.old, change.new) if one)
-    words = f"{_COMPARED_WORDS}  undecided: {undecided(found)}."
+    words = f"{_COMPARED_WORDS}  same: within {100 * within:g} % of 1.  undecided: {undecided(found)}."
     return Group(table, *(Text(text, "yellow") for text in doubts), *_footnotes(notes), Text(words, "dim"))
 
 
