@@ -10,9 +10,10 @@ import enum
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 SCHEMA = 1  # of run.jsonl; raise it when an older file would be misread
 
@@ -119,24 +120,30 @@ class Block(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to measure; the same for every variant of a suite. Times in seconds."""
 
-    seed: int = 0
-    target: float | None = None  # wanted half-width of the 95 % interval, relative; None: 2 %, device time 1 %
-    min_rounds: int = 8
-    seconds: float = 5.0  # sampling time a block may take for each of its variants
-    timeout: float = 600.0  # longest wait for one answer of a worker
-    input_gradients: bool = True  # whether inputs require a gradient, as inside a network
-    slot: float = 0.004  # length of one timed slot
-    slots: int = 5  # slots a turn; the lowest is the turn's value
-    warmup_calls: int = 5  # least calls before the plateau test
-    warmup_seconds: float = 5.0  # most seconds of warm-up
-    same_within: float = 0.03  # ratios inside 1 +- this are "same" in practice
-    allocator: Literal["warm", "default"] = "warm"
-    cache: Literal["warm", "cold"] = "warm"  # whether the last-level cache may hold the data of the call before
-    device_clock: Literal["events", "graph", "cupti"] = "events"  # what times the GPU
-    energy: bool = False  # joules a call on a GPU, by half a second of back-to-back calls more
-    tf32: bool = False
-    cudnn_benchmark: bool = False
-    deterministic: bool = False
+    seed: Annotated[int, Meta(description="of weights and inputs")] = 0
+    target: Annotated[
+        float | None, Meta(description="wanted half-width of the 95 % interval, relative; null: 2 %, device time 1 %")
+    ] = None
+    min_rounds: Annotated[int, Meta(description="least number of rounds")] = 8
+    seconds: Annotated[float, Meta(description="sampling time a block may take for each of its variants")] = 5.0
+    timeout: Annotated[float, Meta(description="longest wait for one answer of a worker")] = 600.0
+    input_gradients: Annotated[bool, Meta(description="whether inputs want a gradient, as inside a network")] = True
+    slot: Annotated[float, Meta(description="length of one timed slot")] = 0.004
+    slots: Annotated[int, Meta(description="slots a turn; the lowest is the turn's value")] = 5
+    warmup_calls: Annotated[int, Meta(description="least calls before times may be called steady")] = 5
+    warmup_seconds: Annotated[float, Meta(description="most seconds of warm-up")] = 5.0
+    same_within: Annotated[float, Meta(description="ratios inside 1 +- this are the same in practice")] = 0.03
+    allocator: Annotated[
+        Literal["warm", "default"], Meta(description="warm: outputs get memory that is there; default: as glibc does")
+    ] = "warm"
+    cache: Annotated[
+        Literal["warm", "cold"], Meta(description="cold: the last-level cache is emptied before every call")
+    ] = "warm"
+    device_clock: Annotated[Literal["events", "graph", "cupti"], Meta(description="what times the GPU")] = "events"
+    energy: Annotated[bool, Meta(description="joules a call on a GPU, by half a second of calls more")] = False
+    tf32: Annotated[bool, Meta(description="let float32 products use TF32")] = False
+    cudnn_benchmark: Annotated[bool, Meta(description="let cuDNN try its algorithms first")] = False
+    deterministic: Annotated[bool, Meta(description="torch.use_deterministic_algorithms")] = False
 
     def __post_init__(self) -> None:
         for name in ("min_rounds", "slots", "warmup_calls"):

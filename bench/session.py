@@ -68,7 +68,7 @@ class Session:
             self._took(
                 "first_call",
                 self.timers[0].window(self.task, 1),
-                "the first call, what it compiles included that no cache on disk has",
+                "the first call, with what it compiles that neither an earlier case nor a cache on disk has",
             )
 
     def check(self) -> float:

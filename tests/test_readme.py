@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from bench import cli
+from bench.model import Policy
+from layers import Layer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,6 +43,15 @@ def test_every_file_it_names_exists() -> None:
     named = [*linked, *re.findall(r"configs/[a-z0-9]+\.yaml", README)]
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_page_on_layers_names_every_field_and_every_key_of_the_policy_with_its_default() -> None:
+    page = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+    assert [field.name for field in dataclasses.fields(Layer) if f"| `{field.name}` | " not in page] == []
+    policy = msgspec.json.schema(Policy)["$defs"]["Policy"]["properties"]
+    for name, key in policy.items():
+        default = json.dumps(key["default"]).strip('"')
+        assert f"| `{name}` | {default} | {key['description']} |" in page
 
 
 def test_the_layer_it_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
