@@ -236,6 +236,12 @@ def test_the_first_column_is_named_in_one_word_where_all_variants_are_shorter(wi
     assert re.search(r"^ *variant +latency", text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("faults", "shown"), [((0.0, 0.0, 0.0, 0.02), False), ((3.0, 3.0, 3.0, 0.0), True)])
+def test_a_column_that_would_say_zero_in_every_row_is_left_out(faults: tuple[float, ...], shown: bool) -> None:
+    counted = Metric("page_faults", "1", tuple((value,) for value in faults))
+    assert ("page_faults" in on_terminal(run_of(ok(case(), 1e-3, counted)), 200)) is shown
+
+
 def test_numbers_line_up_whatever_word_follows_them() -> None:
     rows = [line for line in on_terminal(gpu_run(), 80).splitlines() if "×" in line]
     assert len({line.index("×") for line in rows}) == 1

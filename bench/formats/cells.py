@@ -75,7 +75,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         found.append(Column("pays after", _pays_after))
     if any(row.ok for row in rows):
         found.append(Column("rounds", _rounds))
-    told = {name for row in rows for name, reading in row.readings.items() if any(reading.metric.lows)}
+    told = {name for row in rows for name, reading in row.readings.items() if reading.summary.centre}
     return [*found, *(_metric(name) for name in known if name not in (*COMPARED, "first_call") and name in told)]
 
 
