@@ -75,16 +75,19 @@ def load(name: str) -> Layer:
 
     Raises LookupError with a full sentence when there is none; what a user's file raises passes through.
     """
-    if ":" not in name:
-        if name not in BUILTIN:
-            raise LookupError(f"unknown layer {name!r}")
+    if name in BUILTIN:
         name = f"layers.{name}:LAYER"
+    elif name.endswith(".py"):
+        name = f"{name}:"  # to say which layers are there
+    elif ":" not in name:
+        raise LookupError(f"unknown layer {name!r}")
     source, _, attribute = name.rpartition(":")
     module = _module_at(Path(source)) if source.endswith(".py") else _module_named(source)
     layer = getattr(module, attribute, None)
     if not isinstance(layer, Layer):
         found = ", ".join(key for key, value in vars(module).items() if isinstance(value, Layer)) or "none"
         what = f"defines no {attribute!r}" if layer is None else f"has {attribute!r}, but not as a layers.Layer"
+        what = what if attribute else f"needs the name of a layer, {source}:NAME"
         raise LookupError(f"{source} {what}; layers there: {found}")
     return layer
 

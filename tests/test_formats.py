@@ -236,6 +236,15 @@ def test_the_first_column_is_named_in_one_word_where_all_variants_are_shorter(wi
     assert re.search(r"^ *variant +latency", text, re.MULTILINE)
 
 
+def test_what_several_variants_failed_of_is_said_once() -> None:
+    same = [Measurement(case(variant=name), Status.FAILED, "no such key") for name in ("native", "script")]
+    run = run_of(ok(case(), 1e-3), *same, Measurement(case(variant="trace"), Status.FAILED, "another"))
+    for text in (on_terminal(run, 100), markdown.render(run), re.sub("<[^>]+>", "", as_html(run))):
+        assert text.count("no such key") == 1
+        assert re.search(r"native, script failed: no such key", text)
+        assert re.search(r"trace failed: another", text)
+
+
 @pytest.mark.parametrize(("faults", "shown"), [((0.0, 0.0, 0.0, 0.02), False), ((3.0, 3.0, 3.0, 0.0), True)])
 def test_a_column_that_would_say_zero_in_every_row_is_left_out(faults: tuple[float, ...], shown: bool) -> None:
     counted = Metric("page_faults", "1", tuple((value,) for value in faults))

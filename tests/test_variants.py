@@ -386,6 +386,7 @@ def test_a_users_layer_is_loaded_by_path_or_by_dotted_name(tmp_path: Path, monke
     [
         ("users_layer:TRIPLE", "users_layer defines no 'TRIPLE'; layers there: DOUBLE"),
         ("users_layer:NOT_A_LAYER", "users_layer has 'NOT_A_LAYER', but not as a layers.Layer; layers there: DOUBLE"),
+        ("users_layer.py", "users_layer.py needs the name of a layer, users_layer.py:NAME; layers there: DOUBLE"),
         ("users_layer.py:TRIPLE", "users_layer.py defines no 'TRIPLE'; layers there: DOUBLE"),
         ("no/such.py:DOUBLE", "no file no/such.py"),
         ("no_such.module:DOUBLE", "no module 'no_such'"),

@@ -159,6 +159,15 @@ def remark(row: Row) -> str:
     return f"{row.status}{expected}: {row.reason}{surprise}"
 
 
+def remarks(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
+    """What there is to say of rows, each text once: the variants, the text, their status."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if text := remark(row):
+            found.setdefault(text, []).append(row)
+    return [(", ".join(row.label for row in alike), text, alike[0].status) for text, alike in found.items()]
+
+
 def headline(run: Run, view: View) -> str:
     """What was run and what came of it, in a line."""
     counts = Counter(row.status for row in view.rows)

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from bench.formats.cells import TONES, cautions, columns, fact, headline, legend, machine, remark
+from bench.formats.cells import TONES, cautions, columns, fact, headline, legend, machine, remarks
 from bench.formats.portability import tables
 from bench.model import Run
 from bench.portability import Report
@@ -28,7 +28,7 @@ def render(run: Run, plots: Sequence[Path] = (), portability: Report | None = No
         policy=msgspec.to_builtins(run.header.suite.policy),
         view=laid_out,
         columns=columns,
-        remark=remark,
+        remarks=remarks,
         fact=fact,
         tone=lambda word: TONES.get(word, ""),
         machine=machine(run),

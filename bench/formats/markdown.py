@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.formats.cells import Column, cautions, columns, fact, headline, legend, machine, one_line, remark
+from bench.formats.cells import Column, cautions, columns, fact, headline, legend, machine, one_line, remarks
 from bench.model import Run
 from bench.rows import BlockView, LayerView, Row, view
 
@@ -51,7 +51,7 @@ def _block(block: BlockView, shown: Sequence[Column]) -> Iterator[str]:
         cells = [_cell(column, row) for column in shown]
         yield line([escape(row.label) + _marks(row.marks), *cells])
     yield ""
-    yield from _list("", [f"{row.label} {remark(row)}" for row in block.rows if remark(row)])
+    yield from _list("", [f"{variants} {text}" for variants, text, _ in remarks(block.rows)])
 
 
 def _cell(column: Column, row: Row) -> str:

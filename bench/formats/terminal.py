@@ -24,7 +24,7 @@ from bench.formats.cells import (
     machine,
     names,
     one_line,
-    remark,
+    remarks,
     speedup,
     undecided,
 )
@@ -170,7 +170,7 @@ def _block(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> It
     if block.title:
         yield Text(f"\n{block.title}", "bold")
     yield _table(block, rows, shown)
-    yield from (_remark(row) for row in block.rows if remark(row))
+    yield from (_remark(*one) for one in remarks(block.rows))
 
 
 def _table(block: BlockView, rows: Sequence[Row], shown: Sequence[Column]) -> Table:
@@ -194,9 +194,8 @@ def _cell(column: Column, row: Row, end: int) -> Text:
     return Text.assemble(column.cell(row).rjust(end), " ", (word, _style(word)), justify="left")
 
 
-def _remark(row: Row) -> Padding:
-    text = Text.assemble(f"{row.label} ", (one_line(remark(row), _REASON), _style(row.status)))
-    return Padding(text, (0, 0, 0, 2))
+def _remark(variants: str, text: str, status: str) -> Padding:
+    return Padding(Text.assemble(f"{variants} ", (one_line(text, _REASON), _style(status))), (0, 0, 0, 2))
 
 
 def _footnotes(texts: Sequence[str]) -> list[Text]:
