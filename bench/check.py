@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model import Direction
-from bench.reference import Reference, not_a_tensor, relative_error, scale_of
+from bench.reference import Reference, relative_error, scale_of, tensor_of
 from bench.task import NO_PATH, NoGradient, Task, restore
 from layers import Inputs
 from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
@@ -205,9 +205,7 @@ def non_contiguous(x: Tensor) -> Tensor:
 
 def _call(made: Made, inputs: Sequence[Tensor]) -> Tensor:
     restore(made)
-    output: Any = made.call(*inputs)
-    if not isinstance(output, Tensor):
-        raise TypeError(not_a_tensor("the layer", output))
+    output = tensor_of(made.call(*inputs), made)
     expected = next((x.dtype for x in inputs if x.is_floating_point()), output.dtype)
     if output.dtype != expected:
         raise Wrong(f"output is {output.dtype} for {expected} inputs".replace("torch.", ""))

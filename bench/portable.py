@@ -55,6 +55,8 @@ def save(folder: str, name: str, variant: str, form: str, params: dict[str, Any]
         made = make(layer, "eager" if form == "package" else variant, params, **options)
     except layers.Unavailable as reason:
         raise NotApplicable(str(reason)) from None
+    if layer.output is not None:
+        raise NotApplicable("the layer returns more than a tensor")
     module: Any = made.call
     if form == "pickle":
         torch.save(module, Path(folder) / "model.pt")

@@ -69,7 +69,7 @@ def _test(benchmark: Any, seconds: float, planned: Planned, policy: Policy) -> N
             benchmark.pedantic(call, setup=prepare, rounds=_rounds(prepare, call, seconds, policy))
         else:  # what is called around the layer would be timed with it
             task.clear()
-            task.output = benchmark(_synchronous(session.made.call, case.device), *task.inputs)
+            task.returned = benchmark(_synchronous(session.made.call, case.device), *task.inputs)
     check.check_last(task, session.reference, case.direction, session.bound)
 
 

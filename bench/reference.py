@@ -124,18 +124,20 @@ class Reference:
         except Exception as error:
             remedy = "it is called as reference(state, *inputs, **params)" if own else "give the layer a `reference`"
             raise ReferenceFailed(f"{whose} failed: {type(error).__name__}: {error}; {remedy}") from error
-        if not isinstance(output, Tensor):
-            raise ReferenceFailed(not_a_tensor(whose, output))
-        return output
+        if own and isinstance(output, Tensor):
+            return output
+        try:
+            return tensor_of(output, self.layer, whose)
+        except TypeError as error:
+            raise ReferenceFailed(str(error)) from None
 
-    def _function(self) -> Callable[..., Tensor]:
+    def _function(self) -> Callable[..., Any]:
         if self.layer.reference is not None:
             return self.layer.reference
         module = self._eager()
 
-        def eager_in_float64(state: dict[str, Tensor], *inputs: Tensor, **_: Any) -> Tensor:
-            result: Tensor = torch.func.functional_call(module.to(inputs[0].device), state, inputs)
-            return result
+        def eager_in_float64(state: dict[str, Tensor], *inputs: Tensor, **_: Any) -> Any:
+            return torch.func.functional_call(module.to(inputs[0].device), state, inputs)
 
         return eager_in_float64
 
@@ -143,10 +145,14 @@ class Reference:
         return self.layer.versions["eager"](**self.params).double().train(self.training)
 
 
-def not_a_tensor(whose: str, output: object) -> str:
-    """What to say of a layer that returned something else, and what to do about it."""
-    remedy = "let a version return the one that matters, as `return self.inner(x)[0]` does"
-    return f"{whose} returned {type(output).__name__}, not a tensor ({remedy})"
+def tensor_of(result: Any, of: Layer | Made, whose: str = "the layer") -> Tensor:
+    """The tensor in what a layer returned: by its `output`, if it has one. TypeError where that is none."""
+    output = getattr(of, "output", None)  # those of a gate's older revision have none
+    found: Any = output(result) if output else result
+    if not isinstance(found, Tensor):
+        remedy = "its `output` must" if output else "give the layer an `output`, as `lambda result: result[0]`, to"
+        raise TypeError(f"{whose} returned {type(found).__name__}, not a tensor ({remedy} say which one is meant)")
+    return found
 
 
 def scale_of(gradients: Mapping[str, Tensor], grad_output: Tensor) -> float:

@@ -72,7 +72,7 @@ class RemoteTask(Task):
 
     def collect(self) -> None:
         """Bring over what the last call left."""
-        self.output, gradients, _ = self._program.results()
+        self.returned, gradients, _ = self._program.results()
         for name, leaf in self.leaves().items():
             leaf.grad = gradients.get(name)
 

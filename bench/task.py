@@ -14,7 +14,7 @@ from torch import Tensor
 from bench.machine import memory
 from bench.measure import Placeable
 from bench.model import Direction
-from bench.reference import not_a_tensor
+from bench.reference import tensor_of
 from layers.variants import Made
 
 BALLAST = 16 << 20  # bytes: most that is put before an input
@@ -42,8 +42,8 @@ class Task(Placeable):
         self._grad_output: Tensor | None = None
         self._ballast: list[Tensor] = []
         self.fresh = direction.needs_gradient
-        self.output: Tensor | None = None  # of the latest call
-        self._call: Callable[..., Any] = made.call  # not Tensor: a user's layer returns what it likes
+        self.returned: Any = None  # by the latest call
+        self._call = made.call if not self.fresh else _one_tensor(made)  # a backward pass needs it
         # Unbound: a method of its own would keep a task and its layer alive until the collector comes by.
         works = {Direction.BACKWARD: Task._backward, Direction.FORWARD_BACKWARD: Task._step}
         self._work = works.get(direction, Task._forward)
@@ -58,13 +58,20 @@ class Task(Placeable):
         if self.fresh:
             super().repeat(times)
             return
-        call, inputs, self.output = self._call, self.inputs, None
-        output = None
+        call, inputs, self.returned = self._call, self.inputs, None
+        returned = None
         for _ in range(times):
-            output = None  # freed first: the next may lie where this one lay
-            output = call(*inputs)  # by no method of ours, nor kept in an attribute: 100 to 200 ns each time
-        self.output = output
-        self._require_tensor()
+            returned = None  # freed first: the next may lie where this one lay
+            returned = call(*inputs)  # by no method of ours, nor kept in an attribute: 100 to 200 ns each time
+        self.returned = returned
+
+    @property
+    def output(self) -> Tensor | None:
+        """The tensor in what the latest call returned; None before one. TypeError where there is none in it."""
+        if self.returned is None or (self.fresh and isinstance(self.returned, Tensor)):
+            found: Tensor | None = self.returned
+            return found
+        return tensor_of(self.returned, self._made)
 
     def prepare(self) -> None:
         if not self.fresh:
@@ -75,14 +82,14 @@ class Task(Placeable):
 
     def clear(self) -> None:
         """Let go of what the last call left: its output with its graph, and gradients."""
-        self.output = None
+        self.returned = None
         for leaf in self._cleared:
             leaf.grad = None
 
     def place(self, rng: random.Random) -> None:
         """Copy the inputs to random 64-byte-aligned places, with blocks of random size, up to their own, allocated
         before them so that the outputs land elsewhere too. Leaves values, strides and requires_grad alone."""
-        self.output = None  # its graph may hold the old inputs
+        self.returned = None  # its graph may hold the old inputs
         self.inputs, self._cleared, self._ballast = (), [], []  # freed before others are taken
         self._ballast = [
             torch.empty(
@@ -146,40 +153,40 @@ class Task(Placeable):
         self._cleared = list(self.leaves().values())
 
     def _forward(self) -> None:
-        self.output = None  # freed first, as in `repeat`
-        self.output = self._call(*self.inputs)
-        self._require_tensor()
+        self.returned = None  # freed first, as in `repeat`
+        self.returned = self._call(*self.inputs)
 
     def _backward(self) -> None:
-        assert self.output is not None  # prepare() made it
-        torch.autograd.backward(self.output, self._grad_output)
+        torch.autograd.backward(self.returned, self._grad_output)
 
     def _step(self) -> None:
-        self.output = output = self._call(*self.inputs)
+        self.returned = output = self._call(*self.inputs)
         try:
             output.mean().backward()
         except Exception:  # asked only now: it would be timed
-            self._require_tensor()
             self._require_gradient()
             raise
 
-    def _require_tensor(self) -> None:
-        if not isinstance(self.output, Tensor):
-            raise TypeError(not_a_tensor("the layer", self.output))
-
-    def _require_gradient(self) -> None:
-        assert self.output is not None
-        if not self.output.requires_grad:
+    def _require_gradient(self) -> Tensor:
+        output = self.output
+        assert output is not None
+        if not output.requires_grad:
             raise NoGradient(NO_PATH)
+        return output
 
     def _begin(self) -> None:
         """Go forward, and have a gradient to go back from: the same each time."""
         self._forward()
-        self._require_gradient()
+        output = self._require_gradient()
         if self._grad_output is None:
-            assert self.output is not None
-            drawn = torch.randn(self.output.shape, generator=torch.Generator().manual_seed(0))
-            self._grad_output = drawn.to(self.output.device, self.output.dtype)
+            drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
+            self._grad_output = drawn.to(output.device, output.dtype)
+
+
+def _one_tensor(made: Made) -> Callable[..., Any]:
+    """Calls of which the layer's `output` is a part."""
+    call, output = made.call, getattr(made, "output", None)  # a gate's older revision has none
+    return call if output is None else lambda *inputs: output(call(*inputs))
 
 
 def restore(made: Made) -> bool:

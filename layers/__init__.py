@@ -47,7 +47,9 @@ class Layer:
                required, `script`, `custom_op` and `native` are usual, any other name is a variant of this layer's
                own; the state_dict keys of all agree, so that all can hold the same weights
     inputs     inputs(generator, **params): seeded random float32 CPU tensors, drawn from `generator`
-    reference  reference(state, *inputs, **params): the right answer, differentiable, in the dtype given
+    output     of what a version returns, the tensor that is checked and goes backward: `lambda result: result[0]`.
+               None: it returns one tensor
+    reference  reference(state, *inputs, **params): the right `output`, differentiable, in the dtype given
                (the harness gives float64). `state` is the module's state_dict. None: eager in float64
     cost       cost(itemsize, **params): the least work of one forward call; None: unknown
     draws      extra input factories like `inputs` that the check runs besides (a second batch size, ...)
@@ -58,6 +60,7 @@ class Layer:
     name: str
     versions: Mapping[str, Callable[..., nn.Module]]
     inputs: Callable[..., Inputs]
+    output: Callable[[Any], Tensor] | None = None
     reference: Callable[..., Tensor] | None = None
     cost: Callable[..., Cost] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)

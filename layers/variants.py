@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from layers import Inputs, Layer, Unavailable, operators, seeded, shipping
 from layers.graphed import graphed
 
-Call = Callable[..., Tensor]
+Call = Callable[..., Any]  # a Tensor, or what the layer's `output` makes one of
 VariantFunction = Callable[[Layer, dict[str, Any], nn.Module, Inputs], Call]
 
 VARIANTS: dict[str, VariantFunction] = {}
@@ -100,6 +100,7 @@ def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inp
 @variant
 def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The saved script variant in a C++ program, without Python."""
+    _require_one_tensor(layer)
     scripted: Any = script(layer, params, module, inputs)
     return shipping.program(scripted.save, ".pt", module, inputs)
 
@@ -107,6 +108,7 @@ def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: 
 @variant
 def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module compiled by AOTInductor, in a C++ program, without Python."""
+    _require_one_tensor(layer)
     _require_compiler("AOTInductor")
     return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
 
@@ -190,6 +192,7 @@ class Made:
     state   the weights as float64 on the CPU, for the reference; buffers of integers as they are
     notes   what the conversion had to say: deprecation, tracer warnings
     built   seconds that compiling a native library of ours took, which making it again would not
+    output  see Layer.output
     """
 
     call: Call
@@ -198,6 +201,7 @@ class Made:
     state: dict[str, Tensor]
     notes: tuple[str, ...]
     built: float = 0.0
+    output: Callable[[Any], Tensor] | None = None
 
 
 def make(
@@ -239,7 +243,7 @@ def make(
         module = _compiled_from(call)
     if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
-    return Made(call, module, inputs, state, tuple(notes), built)
+    return Made(call, module, inputs, state, tuple(notes), built, layer.output)
 
 
 def made_from(layer: Layer) -> list[str]:
@@ -333,6 +337,11 @@ def _require_torchscript() -> None:
     # With PYTORCH_JIT=0 conversions silently return the eager module, and ScriptModule is an empty nn.Module.
     if not hasattr(torch.jit.ScriptModule, "graph"):
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
+
+
+def _require_one_tensor(layer: Layer) -> None:
+    if layer.output is not None:
+        raise Unavailable("the C++ program runs layers that return one tensor")
 
 
 def _require_compiler(who: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -271,6 +272,26 @@ class NeverAssigns(Assigns):
         return x * 2
 
 
+class Several(nn.Module):
+    """Attention with its weights."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(n, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = self.inner(x, x, x)
+        return output, weights
+
+
+class WrongWeights(Several):
+    """Right but for the second of them."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        output, weights = super().forward(x)
+        return output, weights * 1.1
+
+
 class Remembers(Double):
     """What it answers depends on the calls before: an exponential moving average."""
 
@@ -373,6 +394,8 @@ TIMES_FOR_PLUS = against(Plus, Times, inputs=two)
 BY_ADDRESS = against(Double, ByAddress)
 FORGETS = against(Remembers, Forgets)
 NEVER_ASSIGNS = against(Assigns, NeverAssigns)
+SEVERAL = against(Several, WrongWeights)
+SEVERAL_WRONG = replace(SEVERAL, output=lambda result: result[1])
 NAN = against(Double, Nan)
 SLIPPED = Layer("slipped", {"eager": Slipped}, one, defaults={"n": 8})
 SINGLE_PRECISION = Layer("single", {"eager": SinglePrecision}, one, defaults={"n": 8})
@@ -388,6 +411,8 @@ UNUSUAL = [
     Layer("where", {"eager": Where}, chosen, defaults={"n": 8}),
     Layer("remembers", {"eager": Remembers}, one, defaults={"n": 8}),
     Layer("assigns", {"eager": Assigns}, one, defaults={"n": 8}),
+    replace(SEVERAL, output=lambda result: result[0]),
+    replace(SEVERAL, output=lambda result: torch.cat([one.flatten() for one in result])),
     Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),
 ]
 

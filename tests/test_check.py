@@ -45,6 +45,7 @@ def test_a_right_layer_passes_in_every_dtype(layer: Layer, dtype: str) -> None:
         (faulty.STATIC_OUTPUT, "overwrites its earlier output"),
         (faulty.FORGETS, "buffer mean after a call: relative error"),
         (faulty.NEVER_ASSIGNS, "buffer mean after a call: relative error"),
+        (faulty.SEVERAL_WRONG, "output, the timed inputs: relative error 0.1"),
         (faulty.NAN, "output, the timed inputs: relative error NaN: 32 of 32 are NaN, 0 of 32 are NaN wanted"),
     ],
     ids=lambda value: getattr(value, "name", ""),
@@ -163,9 +164,31 @@ def test_a_trace_of_a_branch_on_the_data_is_rejected() -> None:
     assert examine(faulty.SIGN_OF_MEAN, "eager") <= BOUNDS["float32"]
 
 
-def test_an_output_that_is_no_tensor_is_named_by_its_type() -> None:
-    with pytest.raises(TypeError, match=r"returned list, not a tensor \(let a version return the one that matters"):
+def test_an_output_that_is_no_tensor_is_named_by_its_type_and_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"returned list, not a tensor \(give the layer an `output`, as `lambda result"):
         examine(faulty.NOT_A_TENSOR)
+    with pytest.raises(TypeError, match=r"returned tuple, not a tensor \(its `output` must say which one is meant\)"):
+        examine(replace(faulty.SEVERAL, output=lambda result: result, reference=lambda state, x, n: x))
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_of_several_outputs_the_one_that_is_meant_is_kept_and_selecting_it_is_timed_in_no_forward_pass(
+    direction: Direction,
+) -> None:
+    asked = []
+
+    def first(result: tuple[Tensor, Tensor]) -> Tensor:
+        asked.append(1)
+        return result[0]
+
+    made = make(replace(faulty.SEVERAL, output=first), "eager", {}, dtype=torch.float32, device=CPU, seed=0)
+    task = Task(made, direction)
+    with task.grad_mode():
+        task.prepare()
+        task.repeat(1)
+    assert bool(asked) is direction.needs_gradient
+    assert task.output is not None
+    torch.testing.assert_close(task.output, made.module(*made.inputs)[0])
 
 
 def test_a_layer_without_a_gradient_is_right_forward_and_has_none_backward() -> None:
