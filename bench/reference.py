@@ -27,6 +27,7 @@ class Reference:
 
     trained   of each name of a trained parameter the first name of the same parameter: tied weights are one
     training  whether the module is in training mode, in which dropout and batch norm do something else
+    seed      of the weights
     """
 
     layer: Layer
@@ -34,6 +35,7 @@ class Reference:
     state: dict[str, Tensor]
     trained: Mapping[str, str]
     training: bool
+    seed: int
 
     @classmethod
     def of(cls, layer: Layer, params: dict[str, Any], made: Made, device: torch.device) -> Reference:
@@ -41,7 +43,7 @@ class Reference:
         parameters = made.module.named_parameters(remove_duplicate=False)
         trained = {name: first.setdefault(one, name) for name, one in parameters if one.requires_grad}
         state = {name: value.to(device) for name, value in made.state.items()}
-        return cls(layer, params, state, trained, made.module.training)
+        return cls(layer, params, state, trained, made.module.training, getattr(made, "seed", 0))
 
     def output(self, inputs: Sequence[Tensor]) -> Tensor:
         return self.with_gradients(inputs, None)["output"]
@@ -66,8 +68,8 @@ class Reference:
         """The buffers that a call of eager changes, in place or by putting others there, as it leaves them: the running
         mean of a batch norm. None where eager has no float64."""
         module = self._eager().to(inputs[0].device)
-        module.load_state_dict(self.state)
         try:
+            module.load_state_dict(self.state, strict=False)  # a call may have registered more
             with torch.no_grad():
                 module(*map(_precise, inputs))
         except Exception:
@@ -142,17 +144,27 @@ class Reference:
         return eager_in_float64
 
     def _eager(self) -> nn.Module:
-        return self.layer.versions["eager"](**self.params).double().train(self.training)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)  # for what is in no state_dict
+            return self.layer.versions["eager"](**self.params).double().train(self.training)
 
 
 def tensor_of(result: Any, of: Layer | Made, whose: str = "the layer") -> Tensor:
     """The tensor in what a layer returned: by its `output`, if it has one. TypeError where that is none."""
     output = getattr(of, "output", None)  # those of a gate's older revision have none
-    found: Any = output(result) if output else result
-    if not isinstance(found, Tensor):
-        remedy = "its `output` must" if output else "give the layer an `output`, as `lambda result: result[0]`, to"
-        raise TypeError(f"{whose} returned {type(found).__name__}, not a tensor ({remedy} say which one is meant)")
-    return found
+    return required(output(result) if output and result is not None else result, of, whose)
+
+
+def required(found: Any, of: Layer | Made, whose: str = "the layer") -> Tensor:
+    """It, if it is a tensor; else TypeError, which says what to do."""
+    if isinstance(found, Tensor):
+        return found
+    remedy = "give the layer an `output`, as `lambda result: result[0]`, to say which one is meant"
+    if getattr(of, "output", None):
+        remedy = "its `output` must say which one is meant"
+    if found is None:
+        remedy = "does its forward return it?"
+    raise TypeError(f"{whose} returned {type(found).__name__}, not a tensor ({remedy})")
 
 
 def scale_of(gradients: Mapping[str, Tensor], grad_output: Tensor) -> float:

@@ -213,7 +213,7 @@ class Session:
         def call() -> Tensor | None:
             self.task.prepare()
             self.task()
-            return self.task.output
+            return next(iter(self.task.tensors), None)
 
         with self.task.grad_mode():
             return memory.kept(call)
@@ -254,8 +254,7 @@ class Session:
         return [metric] if metric else []
 
     def _output_bytes(self) -> int:
-        output = self.task.output
-        return 0 if output is None else output.numel() * output.element_size()
+        return sum(one.numel() * one.element_size() for one in self.task.tensors)
 
     def _took(self, name: str, seconds: float, about: str) -> None:
         self.once.append(Metric(name, "s", ((seconds,),), "host", about))

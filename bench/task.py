@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from bench.machine import memory
 from bench.measure import Placeable
 from bench.model import Direction
-from bench.reference import tensor_of
+from bench.reference import required, tensor_of
 from layers.variants import Made
 
 BALLAST = 16 << 20  # bytes: most that is put before an input
@@ -68,10 +69,14 @@ class Task(Placeable):
     @property
     def output(self) -> Tensor | None:
         """The tensor in what the latest call returned; None before one. TypeError where there is none in it."""
-        if self.returned is None or (self.fresh and isinstance(self.returned, Tensor)):
-            found: Tensor | None = self.returned
-            return found
-        return tensor_of(self.returned, self._made)
+        if self.returned is None:
+            return None
+        return (required if self.fresh else tensor_of)(self.returned, self._made)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the latest call returned."""
+        return [leaf for leaf in tree_leaves(self.returned) if isinstance(leaf, Tensor)]
 
     def prepare(self) -> None:
         if not self.fresh:
@@ -104,8 +109,10 @@ class Task(Placeable):
         backward pass: what that takes and frees hardly ever comes back to where it was, wherever it is tried."""
         self.prepare()
         self()
-        output = self.output
-        if output is None or self.fresh or not output.is_cpu or output.layout is not torch.strided:
+        if self.fresh or not (tensors := self.tensors):
+            return 0
+        output = tensors[0]
+        if not output.is_cpu or output.layout is not torch.strided:
             return 0
         return output.data_ptr() if output.nbytes > LITTLE else 0
 
@@ -168,8 +175,7 @@ class Task(Placeable):
             raise
 
     def _require_gradient(self) -> Tensor:
-        output = self.output
-        assert output is not None
+        output = required(self.returned, self._made)
         if not output.requires_grad:
             raise NoGradient(NO_PATH)
         return output

@@ -47,26 +47,26 @@ class Layer:
                required, `script`, `custom_op` and `native` are usual, any other name is a variant of this layer's
                own; the state_dict keys of all agree, so that all can hold the same weights
     inputs     inputs(generator, **params): seeded random float32 CPU tensors, drawn from `generator`
-    output     of what a version returns, the tensor that is checked and goes backward: `lambda result: result[0]`.
-               None: it returns one tensor
     reference  reference(state, *inputs, **params): the right `output`, differentiable, in the dtype given
                (the harness gives float64). `state` is the module's state_dict. None: eager in float64
     cost       cost(itemsize, **params): the least work of one forward call; None: unknown
     draws      extra input factories like `inputs` that the check runs besides (a second batch size, ...)
     op         name of the native operator behind `custom_op`, for example "layerbench::shift"
     dtypes     dtypes that the layer accepts
+    output     of what a version returns, the tensor that is checked and goes backward: `lambda result: result[0]`.
+               None: it returns one tensor
     """
 
     name: str
     versions: Mapping[str, Callable[..., nn.Module]]
     inputs: Callable[..., Inputs]
-    output: Callable[[Any], Tensor] | None = None
     reference: Callable[..., Tensor] | None = None
     cost: Callable[..., Cost] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     draws: tuple[Callable[..., Inputs], ...] = ()
     op: str | None = None
     dtypes: tuple[str, ...] = ("float32", "float64", "float16", "bfloat16")
+    output: Callable[[Any], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if "eager" not in self.versions:

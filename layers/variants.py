@@ -100,7 +100,7 @@ def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inp
 @variant
 def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The saved script variant in a C++ program, without Python."""
-    _require_one_tensor(layer)
+    _require_one_tensor(layer, "the C++ program runs")
     scripted: Any = script(layer, params, module, inputs)
     return shipping.program(scripted.save, ".pt", module, inputs)
 
@@ -108,7 +108,7 @@ def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: 
 @variant
 def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module compiled by AOTInductor, in a C++ program, without Python."""
-    _require_one_tensor(layer)
+    _require_one_tensor(layer, "the C++ program runs")
     _require_compiler("AOTInductor")
     return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
 
@@ -146,18 +146,21 @@ def native(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inpu
 @variant
 def eager_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module replayed as CUDA graphs (torch.cuda.make_graphed_callables)."""
+    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(module, inputs[0].device)
 
 
 @variant
 def native_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The native variant replayed as CUDA graphs."""
+    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(hand_written(layer, "native", params, module, inputs), inputs[0].device)
 
 
 @variant
 def custom_op_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The custom_op variant replayed as CUDA graphs."""
+    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(_bound(layer, "custom_op", params, module, inputs), inputs[0].device)
 
 
@@ -168,8 +171,9 @@ def hand_written(layer: Layer, name: str, params: dict[str, Any], module: nn.Mod
     state = module.state_dict()
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
     version = construct(layer, name, params).to(inputs[0].device, dtype).train(module.training)
+    target = version if version.state_dict().keys() == state.keys() else _compiled_from(version)
     try:
-        _compiled_from(version).load_state_dict(state)
+        target.load_state_dict(state)
     except RuntimeError as error:
         needed = f"versions[{name!r}] must have the state_dict keys and shapes of versions['eager']"
         raise RuntimeError(f"{needed}: {' '.join(str(error).split())}") from None
@@ -193,6 +197,7 @@ class Made:
     notes   what the conversion had to say: deprecation, tracer warnings
     built   seconds that compiling a native library of ours took, which making it again would not
     output  see Layer.output
+    seed    of its weights
     """
 
     call: Call
@@ -202,6 +207,7 @@ class Made:
     notes: tuple[str, ...]
     built: float = 0.0
     output: Callable[[Any], Tensor] | None = None
+    seed: int = 0
 
 
 def make(
@@ -239,11 +245,11 @@ def make(
         else:
             call = hand_written(layer, name, params, module, inputs)
     state = {key: _copied(value) for key, value in module.state_dict().items()}
-    if isinstance(call, nn.Module) and _compiled_from(call).state_dict().keys() == state.keys():
-        module = _compiled_from(call)
+    owners = (call, _compiled_from(call)) if isinstance(call, nn.Module) else ()
+    module = next((one for one in owners if one.state_dict().keys() == state.keys()), module)
     if isinstance(call, torch.jit.ScriptModule) or name == "script_cpp":
         notes.insert(0, DEPRECATED)
-    return Made(call, module, inputs, state, tuple(notes), built, layer.output)
+    return Made(call, module, inputs, state, tuple(notes), built, layer.output, seed)
 
 
 def made_from(layer: Layer) -> list[str]:
@@ -339,9 +345,9 @@ def _require_torchscript() -> None:
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
 
 
-def _require_one_tensor(layer: Layer) -> None:
+def _require_one_tensor(layer: Layer, who: str) -> None:
     if layer.output is not None:
-        raise Unavailable("the C++ program runs layers that return one tensor")
+        raise Unavailable(f"{who} only layers that return one tensor")
 
 
 def _require_compiler(who: str) -> None:

@@ -284,6 +284,67 @@ class Several(nn.Module):
         return output, weights
 
 
+class StaticPair(nn.Module):
+    """Two outputs in the same two buffers every time."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.kept: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.kept or self.kept[0].shape != x.shape:
+            self.kept = [torch.empty_like(x, requires_grad=False) for _ in range(2)]
+        first, second = (kept.copy_(times * x.detach()) for kept, times in zip(self.kept, (2, 3), strict=True))
+        return first, second
+
+
+class Pair(nn.Module):
+    """The same in new ones."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return 2 * x.detach(), 3 * x.detach()
+
+
+class NoReturn(Double):
+    def forward(self, x: Tensor) -> Tensor:
+        return None  # type: ignore[return-value]
+
+
+class LateBuffer(Double):
+    """Has a buffer from its first call on."""
+
+    mean: Tensor | None
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n)
+        self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mean is None:
+            self.mean = x.detach().mean(0)
+        return x * 2
+
+
+class Draws(nn.Module):
+    """Random numbers that no state_dict holds, and a buffer made of them."""
+
+    drawn: Tensor
+    mean: Tensor
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.register_buffer("drawn", torch.randn(n), persistent=False)
+        self.register_buffer("mean", torch.zeros(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0) * self.drawn)
+        return x * self.drawn
+
+
 class WrongWeights(Several):
     """Right but for the second of them."""
 
@@ -395,6 +456,8 @@ BY_ADDRESS = against(Double, ByAddress)
 FORGETS = against(Remembers, Forgets)
 NEVER_ASSIGNS = against(Assigns, NeverAssigns)
 SEVERAL = against(Several, WrongWeights)
+STATIC_PAIR = replace(against(Pair, StaticPair), output=lambda result: torch.cat(result))
+NO_RETURN = against(Double, NoReturn)
 SEVERAL_WRONG = replace(SEVERAL, output=lambda result: result[1])
 NAN = against(Double, Nan)
 SLIPPED = Layer("slipped", {"eager": Slipped}, one, defaults={"n": 8})
@@ -411,6 +474,8 @@ UNUSUAL = [
     Layer("where", {"eager": Where}, chosen, defaults={"n": 8}),
     Layer("remembers", {"eager": Remembers}, one, defaults={"n": 8}),
     Layer("assigns", {"eager": Assigns}, one, defaults={"n": 8}),
+    Layer("late buffer", {"eager": LateBuffer}, one, defaults={"n": 8}),
+    Layer("draws", {"eager": Draws}, one, defaults={"n": 8}),
     replace(SEVERAL, output=lambda result: result[0]),
     replace(SEVERAL, output=lambda result: torch.cat([one.flatten() for one in result])),
     Layer("transformer", {"eager": lambda n: nn.TransformerEncoderLayer(n, 2, 16, 0.0)}, one, defaults={"n": 8}),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous, slope_warning
 from bench.model import Case, Direction, Policy
-from bench.reference import Reference, ReferenceFailed, relative_error
+from bench.reference import Reference, ReferenceFailed, relative_error, required
 from bench.session import made_for
 from bench.task import NoGradient, Task, placed
 from layers import Layer, load
@@ -169,6 +169,29 @@ def test_an_output_that_is_no_tensor_is_named_by_its_type_and_says_what_to_do() 
         examine(faulty.NOT_A_TENSOR)
     with pytest.raises(TypeError, match=r"returned tuple, not a tensor \(its `output` must say which one is meant\)"):
         examine(replace(faulty.SEVERAL, output=lambda result: result, reference=lambda state, x, n: x))
+
+
+def output_of(task: Task) -> Tensor:
+    task.touch()
+    return required(task.output, faulty.DOUBLE)
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_call_that_gives_no_tensor_says_so_in_every_direction(direction: Direction) -> None:
+    wrong = replace(faulty.SEVERAL, output=lambda result: result)
+    for layer, variant, words in (
+        (faulty.NO_RETURN, "native", r"returned NoneType, not a tensor \(does its forward return it\?\)"),
+        (faulty.SEVERAL, "eager", r"returned tuple, not a tensor \(give the layer an `output`"),
+        (wrong, "eager", r"returned tuple, not a tensor \(its `output` must say which one is meant\)"),
+    ):
+        task = Task(make(layer, variant, {}, dtype=torch.float32, device=CPU, seed=0), direction)
+        with pytest.raises(TypeError, match=words), task.grad_mode():
+            output_of(task)
+
+
+def test_outputs_that_are_overwritten_are_seen_behind_an_output_that_copies_them() -> None:
+    with pytest.raises(Wrong, match="overwrites its earlier output when called again"):
+        examine(faulty.STATIC_PAIR, gradients=False)
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -463,6 +463,11 @@ def test_a_version_may_be_a_module_that_was_compiled_already() -> None:
     eager, mine = make(layer, "eager"), make(layer, "mine")
     assert list(mine.module.state_dict()) == ["weight", "bias"]
     torch.testing.assert_close(mine.call(*mine.inputs), eager.call(*eager.inputs))
+    with pytest.raises(Unavailable, match="CUDA graphs take only layers that return one tensor"):
+        make(replace(layer, output=lambda result: result[0]), "eager_graph")
+    both = replace(layer, versions={"eager": compiled, "mine": compiled})
+    of_both = [make(both, name) for name in ("eager", "mine")]
+    torch.testing.assert_close(*(one.call(*one.inputs) for one in of_both))
     mine.call(*mine.inputs).sum().backward()
     assert mine.module.get_parameter("weight").grad is not None
 
