@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.model import Direction
 from bench.reference import Reference, relative_error, scale_of, tensor_of
-from bench.task import NO_PATH, NoGradient, Task, restore
+from bench.task import NoGradient, Task, require_gradient, restore
 from layers import Inputs
 from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
 
@@ -129,8 +129,7 @@ def _try(made: Made, reference: Reference, label: str, inputs: Inputs, bound: fl
             raise Wrong(f"modifies its input {number}")
     grad_outputs: list[tuple[str, Tensor, float]] = []
     if gradients:
-        if not output.requires_grad:
-            raise NoGradient(NO_PATH)
+        require_gradient(output)
         noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(output.device, output.dtype)
         grad_outputs = [("", noise, bound)]
         if label == "the timed inputs":

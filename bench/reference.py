@@ -126,10 +126,8 @@ class Reference:
         except Exception as error:
             remedy = "it is called as reference(state, *inputs, **params)" if own else "give the layer a `reference`"
             raise ReferenceFailed(f"{whose} failed: {type(error).__name__}: {error}; {remedy}") from error
-        if own and isinstance(output, Tensor):
-            return output
         try:
-            return tensor_of(output, self.layer, whose)
+            return (required if own else tensor_of)(output, self.layer, whose)
         except TypeError as error:
             raise ReferenceFailed(str(error)) from None
 

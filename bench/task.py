@@ -22,9 +22,6 @@ BALLAST = 16 << 20  # bytes: most that is put before an input
 LITTLE = 16 << 10  # bytes: of an output that is no longer, several places in turns all stay in the first cache
 
 
-NO_PATH = "no gradient path: the output does not require a gradient (direction: inference or forward needs none)"
-
-
 class NoGradient(Exception):
     """The direction needs a backward pass and the output has none to give."""
 
@@ -171,22 +168,25 @@ class Task(Placeable):
         try:
             output.mean().backward()
         except Exception:  # asked only now: it would be timed
-            self._require_gradient()
+            require_gradient(required(self.returned, self._made))
             raise
-
-    def _require_gradient(self) -> Tensor:
-        output = required(self.returned, self._made)
-        if not output.requires_grad:
-            raise NoGradient(NO_PATH)
-        return output
 
     def _begin(self) -> None:
         """Go forward, and have a gradient to go back from: the same each time."""
         self._forward()
-        output = self._require_gradient()
+        output = required(self.returned, self._made)
+        require_gradient(output)
         if self._grad_output is None:
             drawn = torch.randn(output.shape, generator=torch.Generator().manual_seed(0))
             self._grad_output = drawn.to(output.device, output.dtype)
+
+
+def require_gradient(output: Tensor) -> None:
+    """Raises NoGradient, with what to do, where a backward pass cannot start from it."""
+    if not output.requires_grad:
+        raise NoGradient(
+            "no gradient path: the output does not require a gradient (direction: inference or forward needs none)"
+        )
 
 
 def _one_tensor(made: Made) -> Callable[..., Any]:

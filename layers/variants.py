@@ -42,6 +42,12 @@ MADE_FROM = {
 SHAPE_BOUND = frozenset({"trace", "compile", "aoti_cpp"})
 STRIDE_BOUND = frozenset({"compile", "aoti_cpp"})
 
+# Variants of layers that return one tensor, and what they go through.
+ONE_TENSOR = {
+    **dict.fromkeys(("script_cpp", "aoti_cpp"), "the C++ program runs"),
+    **dict.fromkeys(("eager_graph", "native_graph", "custom_op_graph"), "CUDA graphs take"),
+}
+
 TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
 
 DEPRECATED = "TorchScript is deprecated in PyTorch, which points to torch.compile and torch.export"
@@ -100,7 +106,6 @@ def compile(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inp
 @variant
 def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The saved script variant in a C++ program, without Python."""
-    _require_one_tensor(layer, "the C++ program runs")
     scripted: Any = script(layer, params, module, inputs)
     return shipping.program(scripted.save, ".pt", module, inputs)
 
@@ -108,7 +113,6 @@ def script_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: 
 @variant
 def aoti_cpp(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module compiled by AOTInductor, in a C++ program, without Python."""
-    _require_one_tensor(layer, "the C++ program runs")
     _require_compiler("AOTInductor")
     return shipping.program(lambda path: shipping.package(module, inputs, path), ".pt2", module, inputs)
 
@@ -146,21 +150,18 @@ def native(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inpu
 @variant
 def eager_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The eager module replayed as CUDA graphs (torch.cuda.make_graphed_callables)."""
-    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(module, inputs[0].device)
 
 
 @variant
 def native_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The native variant replayed as CUDA graphs."""
-    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(hand_written(layer, "native", params, module, inputs), inputs[0].device)
 
 
 @variant
 def custom_op_graph(layer: Layer, params: dict[str, Any], module: nn.Module, inputs: Inputs) -> Call:
     """The custom_op variant replayed as CUDA graphs."""
-    _require_one_tensor(layer, "CUDA graphs take")
     return graphed(_bound(layer, "custom_op", params, module, inputs), inputs[0].device)
 
 
@@ -232,6 +233,8 @@ def make(
         raise LookupError(f"layer {layer.name} has no variant {name!r}, known are: {known}")
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
+    if layer.output is not None and name in ONE_TENSOR:
+        raise Unavailable(f"{ONE_TENSOR[name]} only layers that return one tensor")
     params = complete(layer, params)
     built = operators.build_for(layer, name.removesuffix("_graph"))
     inputs = draw(layer.inputs, params, seed=seed, dtype=dtype, device=device)
@@ -343,11 +346,6 @@ def _require_torchscript() -> None:
     # With PYTORCH_JIT=0 conversions silently return the eager module, and ScriptModule is an empty nn.Module.
     if not hasattr(torch.jit.ScriptModule, "graph"):
         raise Unavailable("PYTORCH_JIT=0 switches TorchScript off")
-
-
-def _require_one_tensor(layer: Layer, who: str) -> None:
-    if layer.output is not None:
-        raise Unavailable(f"{who} only layers that return one tensor")
 
 
 def _require_compiler(who: str) -> None:

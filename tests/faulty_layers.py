@@ -251,27 +251,6 @@ def chosen(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
     return (torch.randn(4, n, generator=generator), torch.rand(4, n, generator=generator) > 0.5)
 
 
-class Assigns(Double):
-    """As Remembers, with a new tensor each time."""
-
-    mean: Tensor
-
-    def __init__(self, n: int) -> None:
-        super().__init__(n)
-        self.register_buffer("mean", torch.zeros(n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return x * 2
-
-
-class NeverAssigns(Assigns):
-    """As fast as can be."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
-
-
 class Several(nn.Module):
     """Attention with its weights."""
 
@@ -371,6 +350,21 @@ class Remembers(Double):
 class Forgets(Remembers):
     def forward(self, x: Tensor) -> Tensor:
         return x - (0.9 * self.mean + 0.1 * x.mean(0)).detach()
+
+
+class Assigns(Remembers):
+    """As Remembers, with a new tensor each time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return x * 2
+
+
+class NeverAssigns(Assigns):
+    """As fast as can be."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
 
 
 class Nan(Double):
