@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-constexpr int kAdders = 8;  // threads that share the splits of one sum
+constexpr int kAdders = 16;  // threads that share the splits of one sum
 
 template <typename T>
 __global__ void __launch_bounds__(32 * kAdders)

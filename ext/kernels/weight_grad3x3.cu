@@ -1,12 +1,12 @@
 // The weight and bias gradient of a convolution of few channels by 3x3 windows that move by one. A thread goes down a
-// column: of the window's nine source values six stay in registers from row to row.
+// column: of the window's nine source values six stay in registers from row to row. Every launch fetches its code anew,
+// so what is short is fast: the loop over rows is not unrolled, though values then move between registers.
 #include "cuda.cuh"
 
 namespace layerbench {
 namespace {
 
 constexpr int kFilters = 8, kWindow = 3, kTaps = kWindow * kWindow;
-constexpr int kAhead = kWindow + 1;            // rows of the source in registers: a window, and the next
 constexpr int kSums = kFilters * (kTaps + 1);  // the last are the bias's
 constexpr int kMostChannels = 4;
 constexpr int64_t kWarpsWanted = 1536, kLeastRows = 8;  // constants, so that sums come out the same on every GPU
@@ -14,15 +14,16 @@ constexpr int64_t kWarpsWanted = 1536, kLeastRows = 8;  // constants, so that su
 // How the work is split: every warp takes 32 columns of a strip of rows, of one channel and kFilters filters. The warps
 // of a block differ in channel, so that they find the gradient in the L1, and in columns.
 struct Split {
-    int64_t filters, across, strips, rows, groups, blocks;
-    __host__ __device__ explicit Split(const Gather& g)
-        : filters(ceil_div(g.results, kFilters)), across(ceil_div(g.x.dest, 32)) {
-        const int64_t warps = g.batch * across * g.channels * filters;
-        rows = ceil_div(g.y.dest, ceil_div(kWarpsWanted, warps > 0 ? warps : 1));
-        rows = rows < kLeastRows ? kLeastRows : rows;
-        strips = ceil_div(g.y.dest, rows);
-        groups = 8 / g.channels;
-        blocks = g.batch * strips * ceil_div(across, groups);
+    int filters, groups, across, rows, strips;
+    int64_t blocks;
+    explicit Split(const Gather& g)
+        : filters(int(ceil_div(g.results, kFilters))),
+          groups(8 / int(g.channels)),
+          across(int(ceil_div(g.x.dest, 32 * groups))) {
+        const int64_t warps = g.batch * ceil_div(g.x.dest, 32) * g.channels * filters;
+        rows = int(std::max(kLeastRows, ceil_div(g.y.dest, ceil_div(kWarpsWanted, std::max<int64_t>(warps, 1)))));
+        strips = int(ceil_div(g.y.dest, rows));
+        blocks = g.batch * strips * across;
     }
 };
 
@@ -51,64 +52,59 @@ struct WarpSums {
 static_assert(kSums == 80, "the steps above are 80, 40, 20, 10 and 5");
 
 template <typename T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     weight_grad3x3_kernel(const T* __restrict__ grad, const Strides by, const T* __restrict__ source,
-                          float* __restrict__ sums, const Gather g, bool bias) {
+                          float* __restrict__ sums, const __grid_constant__ Gather g,
+                          const __grid_constant__ Split split, bool bias) {
     __shared__ float partial[8][kMostChannels][kSums];
-    const Split split(g);
     const int lane = threadIdx.x, channel = threadIdx.y, group = threadIdx.z, filter = blockIdx.y * kFilters;
-    const int64_t part = blockIdx.x, across = ceil_div(split.across, split.groups);
-    const int64_t n = part / across / split.strips;
-    const int y0 = int(part / across % split.strips * split.rows), y1 = int(min(y0 + split.rows, g.y.dest));
-    const int x = int((part % across * split.groups + group) * 32 + lane);
+    const int part = blockIdx.x, n = part / split.across / split.strips;
+    const int y0 = part / split.across % split.strips * split.rows, y1 = min(y0 + split.rows, int(g.y.dest));
+    const int x = (part % split.across * split.groups + group) * 32 + lane;
     const bool here = x < g.x.dest;
     // Of the source only what these pixels see: beside it zero, for no slope of zero makes an infinity nothing.
-    const int top = int(g.y.origin), left = x + int(g.x.origin), results = int(g.results),
-              width = here ? int(g.x.source) : 0, height = min(int(g.y.source), max(y1 + top + kWindow - 1, 0));
-    const int64_t stride = g.x.source;
-    const T* image = source + (n * g.channels + channel) * g.y.source * g.x.source + left;
-    const T* from = grad + n * by.batch + filter * by.channel + x * by.x;
+    const int top = y0 + int(g.y.origin), left = x + int(g.x.origin), filters = here ? int(g.results) - filter : 0,
+              width = here ? int(g.x.source) : 0, height = min(int(g.y.source), max(y1 - y0 + top + kWindow - 1, 0));
+    const T* image = source + ((int64_t(n) * g.channels + channel) * g.y.source + top) * g.x.source + left;
+    const T* from = grad + n * by.batch + filter * by.channel + y0 * by.y + x * by.x;
 
-    float sum[kSums] = {}, value[kAhead][kWindow], slope[2][kFilters];
-    const auto load_row = [&](int row, float (&to)[kWindow]) {
-        const bool inside = unsigned(row) < unsigned(height);
-        const T* at = image + row * stride;
+    float sum[kSums] = {}, value[kWindow + 1][kWindow], slope[kFilters];
+    int next = top;
+    const auto load_row = [&](float (&to)[kWindow]) {
+        const bool inside = unsigned(next) < unsigned(height);
 #pragma unroll
         for (int k = 0; k < kWindow; ++k)
-            to[k] = widen(load_if(inside & (unsigned(left + k) < unsigned(width)), at, k));
+            to[k] = widen(load_if(inside & (unsigned(left + k) < unsigned(width)), image, k));
+        ++next, image += g.x.source;
     };
-    const auto load_slopes = [&](int y, float (&to)[kFilters]) {
-        const T* at = from + y * by.y;
+    const auto load_slopes = [&](float (&to)[kFilters]) {
+        const T* at = from;
 #pragma unroll
-        for (int r = 0; r < kFilters; ++r, at += by.channel)
-            to[r] = widen(load_if(here & (y < y1) & (filter + r < results), at));
+        for (int r = 0; r < kFilters; ++r, at += by.channel) to[r] = widen(load_if(r < filters, at));
     };
-    // The next row and the next slopes are under way while these are added.
-    const auto step = [&](int i, int y) {
-        const auto &a = value[i], &b = value[(i + 1) % kAhead], &c = value[(i + 2) % kAhead];
-        load_row(y + top + 3, value[(i + 3) % kAhead]);
-        load_slopes(y + 1, slope[(i + 1) % 2]);
+#pragma unroll
+    for (int i = 0; i < kWindow; ++i) load_row(value[i]);
+    load_slopes(slope);
+#pragma unroll 1
+    for (int y = y0; y < y1; ++y) {
+        // The next row and the next slopes are under way while these are added.
+        float ahead[kFilters];
+        load_row(value[kWindow]);
+        if (y + 1 < y1) from += by.y;  // never beyond: the last are loaded twice
+        load_slopes(ahead);
 #pragma unroll
         for (int r = 0; r < kFilters; ++r) {
-            const float s = slope[i % 2][r];
+            const float s = slope[r];
 #pragma unroll
-            for (int k = 0; k < kWindow; ++k) {
-                sum[r * kTaps + k] += s * a[k];
-                sum[r * kTaps + kWindow + k] += s * b[k];
-                sum[r * kTaps + 2 * kWindow + k] += s * c[k];
-            }
+            for (int t = 0; t < kTaps; ++t) sum[r * kTaps + t] += s * value[t / kWindow][t % kWindow];
             sum[kFilters * kTaps + r] += s;
+            slope[r] = ahead[r];
         }
-    };
 #pragma unroll
-    for (int i = 0; i < kWindow; ++i) load_row(y0 + top + i, value[i]);
-    load_slopes(y0, slope[0]);
-#pragma unroll 1
-    for (int y = y0; y < y1; y += kAhead)
+        for (int i = 0; i < kWindow; ++i)
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            if (y + i < y1) step(i, y + i);
-        }
+            for (int k = 0; k < kWindow; ++k) value[i][k] = value[i + 1][k];
+    }
 
     WarpSums in;
     in.reduce<kSums>(sum, lane);
@@ -120,13 +116,15 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
     const int64_t taps = g.channels * kTaps, row = taps + bias;
     const int threads = 32 * blockDim.y * blockDim.z;
+#pragma unroll 1
     for (int i = lane + 32 * (channel + blockDim.y * group); i < kSums * g.channels; i += threads) {
         const int c = i / kSums, at = i % kSums;
         float total = 0;
+#pragma unroll 1
         for (int other = 0; other < split.groups; ++other) total += partial[other][c][at];
         const int r = at < kFilters * kTaps ? at / kTaps : at - kFilters * kTaps;
         if (filter + r >= g.results) continue;
-        float* to = sums + (part * g.results + filter + r) * row;
+        float* to = sums + (int64_t(part) * g.results + filter + r) * row;
         if (at < kFilters * kTaps) {
             to[c * kTaps + at % kTaps] = total;
         } else if (bias && c == 0) {
@@ -156,8 +154,9 @@ cudaError_t weight_grad3x3_cuda(Dtype dtype, const void* grad, const Strides& by
             if (split.blocks == 0) return cudaSuccess;
             const dim3 blocks(unsigned(split.blocks), unsigned(split.filters)),
                 threads(32, unsigned(g.channels), unsigned(split.groups));
-            weight_grad3x3_kernel<T><<<blocks, threads, 0, stream>>>(
-                static_cast<const T*>(grad), by, static_cast<const T*>(source), static_cast<float*>(sums), g, bias);
+            weight_grad3x3_kernel<T><<<blocks, threads, 0, stream>>>(static_cast<const T*>(grad), by,
+                                                                     static_cast<const T*>(source),
+                                                                     static_cast<float*>(sums), g, split, bias);
             return cudaGetLastError();
         }
     });
