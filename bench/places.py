@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from bench import ours
+
 HERE = Path(__file__).parent
+RENAME = "rename that one, or import it as part of a package with another name"
 
 
 def place(error: BaseException) -> str:
@@ -26,7 +29,20 @@ def place(error: BaseException) -> str:
 def loading(name: str, error: BaseException) -> str:
     """What loading a layer's file raised, in a line: `loading mine.py:L raised ValueError (at mine.py:3): nope`."""
     where = f" (at {found})" if (found := place(error)) else ""
-    return f"loading {name} raised {type(error).__name__}{where}: {' '.join(str(error).split())}"
+    why = f"; {found}" if (found := hidden(error)) else ""
+    return f"loading {name} raised {type(error).__name__}{where}: {' '.join(str(error).split())}{why}"
+
+
+def remedy(error: BaseException) -> str:
+    """What to do about that."""
+    return RENAME if hidden(error) else "put the layer's own file right"
+
+
+def hidden(error: BaseException) -> str:
+    """Why an import failed that was meant for a package of the user's with the name of one of ours; else empty."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    theirs = ours.hidden(package) if package in ours.PLACES else ""
+    return f"layerbench's own package {package!r} hides {theirs}" if theirs else ""
 
 
 def _is_users(file: str) -> bool:

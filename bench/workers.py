@@ -14,12 +14,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from bench import ours
 from bench.gating.arms import Arm
 from bench.protocol import Answer, Request
 
 # What takes seconds to import, and nothing that imports layers: which ones those are may be the worker's to choose.
 # torch.autograd.backward() imports symbolic_shapes in its first call, which would take 0.3 s of some case's.
 PRELOADED = (
+    "layerbench_start",  # first: the server looks for `bench` in the current folder before anywhere else
     "torch",
     "torch.fx.experimental.symbolic_shapes",
     "bench.measure",
@@ -124,6 +126,7 @@ class Workers:
 def _enter(connection: Connection, log: str, allocator: str, arm: Arm | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it saves, then stops us
     _redirect_output(log)
+    ours.protect()  # where workers are not forked
     if arm:
         arm.enter()
     # By name: the parent stays free of torch, and what breaks at import breaks in a worker.

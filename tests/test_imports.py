@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+
+from bench import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "layers", "ext")
@@ -32,13 +36,14 @@ TABLE: dict[str, set[str]] = {
     "bench.model": may("", "msgspec"),
     "bench.units": may(),
     "bench.footnotes": may(),
-    "bench.places": may(),
+    "bench.ours": may(),
+    "bench.places": may("ours"),
     "bench.suitefile": may("model", "msgspec", "ruamel.yaml"),
     "bench.config": may("model places suitefile", "msgspec", "ruamel.yaml"),
     "bench.machine.nvml": may(),
     "bench.machine.facts": may("machine.nvml"),
     "bench.machine.environment": may("machine.facts machine.nvml"),
-    "bench.gating.arms": may("machine.environment model", "msgspec"),
+    "bench.gating.arms": may("machine.environment model ours", "msgspec"),
     "bench.gating.verdicts": may("", "numpy", "scipy"),
     "bench.machine.monitor": may("machine.facts machine.nvml model"),
     "bench.machine.energy": may("machine.nvml model"),
@@ -70,7 +75,7 @@ TABLE: dict[str, set[str]] = {
         "layers",
         "torch",
     ),
-    "bench.workers": may("gating.arms protocol"),
+    "bench.workers": may("gating.arms ours protocol"),
     "bench.gating.ab": may("gating.arms gating.verdicts model protocol workers", "msgspec"),
     "bench.gating.gaterun": may(
         "footnotes gating.ab gating.arms gating.gate gating.instructions gating.verdicts model protocol",
@@ -86,7 +91,7 @@ TABLE: dict[str, set[str]] = {
     "bench.gating.commands": may("", "bench", "msgspec", "rich", "typer"),
     "bench.runner": may("model protocol workers", "msgspec"),
     "bench.portability": may("model workers", "msgspec"),
-    "bench.portable": may("", "layers", "torch"),
+    "bench.portable": may("ours", "layers", "torch"),
     "bench.stats": may("model", "numpy", "scipy"),
     "bench.gating.orders": may("gating.arms model"),
     "bench.gating.instructions": may("gating.arms gating.orders model workers"),
@@ -310,3 +315,101 @@ def test_no_file_of_the_repository_names_a_place_on_somebodys_machine() -> None:
     ]
     assert Path(__file__) in texts
     assert named == []
+
+
+AS_INSTALLED = {
+    "editable": """
+import sys
+from importlib.machinery import PathFinder
+
+class Last:  # as that of setuptools: asked when all of sys.path has nothing
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, [ROOT]) if name in ("bench", "layers", "ext", "layerbench_start") else None
+
+sys.meta_path.append(Last)
+""",
+    "plain": "import sys; sys.path.append(ROOT)",
+}
+LAYER = """
+import ext.build
+import torch
+from torch import nn
+from helper import FACTOR
+from layers import Layer
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return FACTOR * x
+
+LAYER = Layer(name="scale", versions={"eager": Scale}, inputs=lambda generator: (torch.randn(4, generator=generator),))
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project: a layer that imports the file beside it and what is ours, in a suite by either name."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "mine.py").write_text(LAYER, encoding="utf-8")
+    (folder / "helper.py").write_text("FACTOR = 2\n", encoding="utf-8")
+    axes = {"variant": "eager", "direction": "inference", "threads": 1}
+    suite = {"groups": [{"layer": "mine:LAYER", "axes": axes}, {"layer": "mine.py:LAYER", "axes": axes}]}
+    (folder / "suite.yaml").write_text(json.dumps(suite), encoding="utf-8")
+    return folder
+
+
+def package(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("raise RuntimeError('not ours')\n", encoding="utf-8")
+    (folder / name / "attn.py").write_text("A = 1\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "installed", "path"),
+    [("layers", "editable", ""), ("bench", "editable", ""), ("ext", "editable", ""), ("bench", "plain", ".")],
+)
+def test_a_project_may_have_a_folder_with_the_name_of_one_of_ours(
+    name: str, installed: str, path: str, project: Path, tmp_path: Path
+) -> None:
+    package(project, name)
+    (tmp_path / "sitecustomize.py").write_text(
+        AS_INSTALLED[installed].replace("ROOT", repr(str(ROOT))), encoding="utf-8"
+    )
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "layerbench"
+    command.write_text("from layerbench_start import main\nif __name__ == '__main__':\n    main()\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(command), "check", "suite.yaml"],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*([path] if path else []), str(tmp_path)])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 cases checked, 0 skipped, 0 not as expected" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("from layers.attn import A", "layers"),
+        ("from layers import attn", "layers"),
+        ("import bench.attn", "bench"),
+    ],
+)
+def test_an_import_from_a_package_that_ours_hides_is_told_which_and_what_to_do(
+    statement: str, name: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "mine.py").write_text(statement + LAYER, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(project)])
+    monkeypatch.chdir(project)
+    assert cli.command(["check", "mine.py:LAYER"]) == 2
+    without = capsys.readouterr().err
+    assert "hides" not in without  # nothing: the import is simply wrong
+    assert "(put the layer's own file right)" in without
+    package(project, name)
+    assert cli.command(["check", "mine.py:LAYER"]) == 2
+    assert (
+        f"; layerbench's own package '{name}' hides {project / name} "
+        "(rename that one, or import it as part of a package with another name)\n"
+    ) in capsys.readouterr().err
