@@ -22,6 +22,7 @@ class RemoteTask(Task):
         assert isinstance(made.call, Program)
         self.fresh = False  # the program itself prepares each call
         self._program = made.call
+        self.process = getattr(made.call, "pid", "self")  # an arm's layers may be older than this
         self._elapsed = 0.0
         if direction is not Direction.INFERENCE and not self._program.trains:
             raise Unavailable("AOTInductor compiles inference only: its output has no graph")

@@ -39,6 +39,7 @@ class Task(Placeable):
         self._input_gradients = input_gradients or not any(p.requires_grad for p in made.module.parameters())
         self._grad_output: Tensor | None = None
         self._ballast: list[Tensor] = []
+        self.process: int | str = "self"  # that makes the calls, by its name in /proc
         self.fresh = direction.needs_gradient
         self.returned: Any = None  # by the latest call
         self._call = made.call if not self.fresh else _one_tensor(made)  # a backward pass needs it

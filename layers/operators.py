@@ -16,20 +16,21 @@ if TYPE_CHECKING:
 
 def library(layer: Layer, name: str) -> build.Library | None:
     """The native library of ours that variant `name` of a layer is on, if it is on one."""
-    from ext import build  # here: without a compiler everything else still works
-
     if name not in layer.versions or layer.op is None or not layer.op.startswith("layerbench::"):
         return None
+    # Here: without a compiler everything else still works, and a layer without an operator waits for no import.
+    from ext import build
+
     python = build.PYTHON
     return {"custom_op": build.OPS, "custom_op_py": python, "stable_abi": build.STABLE, "pybind": python}.get(name)
 
 
 def build_for(layer: Layer, name: str) -> float:
     """Build the native library of variant `name`, where it is on one that is yet to be built; the seconds."""
-    from ext import build
-
     start = time.perf_counter()
     if which := library(layer, name):
+        from ext import build
+
         with suppress(build.BuildError):  # loading it says why
             build.build(which=which)
     return time.perf_counter() - start

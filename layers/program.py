@@ -46,6 +46,7 @@ class Program:
             start_new_session=True,  # Ctrl-C is not meant for it
         )
         self.device = device
+        self.pid = self._process.pid
         self.held: Sequence[Tensor] = ()  # what was set last
         self.page_faults = 0  # of the program, up to its last answer
         self.trains: bool = self._answer()["trains"]

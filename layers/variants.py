@@ -229,7 +229,7 @@ def make(
     whatever the conversion raises.
     """
     if name not in VARIANTS and name not in layer.versions:
-        known = ", ".join(VARIANTS | dict(layer.versions))
+        known = ", ".join([*layer.versions, *made_from(layer)])
         raise LookupError(f"layer {layer.name} has no variant {name!r}, known are: {known}")
     if str(dtype).removeprefix("torch.") not in layer.dtypes:
         raise Unavailable(f"layer {layer.name} does not take {dtype}, only {', '.join(layer.dtypes)}")
@@ -241,6 +241,7 @@ def make(
     with torch.random.fork_rng(devices=[]), _noted() as notes:
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU's generators too
         module = construct(layer, "eager", params).to(device).train(training)
+        _no_complex_weights(module)
         if dtype.is_floating_point:
             module.to(dtype)
         if name in VARIANTS:
@@ -258,6 +259,14 @@ def make(
 def made_from(layer: Layer) -> list[str]:
     """The variants that a layer can have without a version of that name."""
     return [name for name in VARIANTS if name not in layer.versions and MADE_FROM.get(name) in layer.versions]
+
+
+def _no_complex_weights(module: nn.Module) -> None:
+    """A cast to a floating dtype would leave out their imaginary parts, and say so in a log at most."""
+    if name := next((name for name, one in module.state_dict().items() if one.is_complex()), ""):
+        raise TypeError(
+            f"weight {name} is complex: keep its parts as a real weight, and use torch.view_as_complex of it"
+        )
 
 
 def _copied(value: Tensor) -> Tensor:
@@ -326,9 +335,12 @@ def draw(
     drawn = factory(generator, **params)
     if not isinstance(drawn, tuple | list):
         raise TypeError(f"the layer's inputs are {_a(drawn)}, not a tuple of tensors: return (x,) for one")
+    if not drawn:
+        raise TypeError("the layer's inputs are empty: it takes one tensor at least")
     for number, one in enumerate(drawn):
         if not isinstance(one, Tensor):
-            raise TypeError(f"input {number} is {_a(one)}, not a tensor")
+            remedy = "what is none belongs to the module, or to the parameters in `defaults`"
+            raise TypeError(f"input {number} is {_a(one)}, not a tensor: {remedy}")
     return tuple(_cast(tensor, dtype).to(device) for tensor in drawn)
 
 

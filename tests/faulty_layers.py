@@ -75,6 +75,120 @@ class OtherDtype(Double):
         return (x * 2).float()
 
 
+class Upcasts(nn.Module):
+    """As a softmax in mixed precision: float32, whatever comes in."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float().softmax(-1)
+
+
+class CastsBack(Upcasts):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(x.dtype)
+
+
+class Normed(nn.Module):
+    """An RMS norm that computes in float32 and gives what it got."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.float()
+        return self.weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+class Largest(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.argmax(-1)
+
+
+class Picky(Double):
+    """Refuses what its `inputs` never draw."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x <= 0).any():
+            raise ValueError("needs positive input")
+        return x.log()
+
+
+class Perceptron(nn.Module):
+    """Whose ReLUs decide otherwise here and there in half precision."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(part for _ in range(3) for part in (nn.Linear(n, n), nn.ReLU())))
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layers(x)
+        return output
+
+
+class Leaky(Perceptron):
+    """Its slope is off by three parts in ten where nothing may pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = nn.functional.leaky_relu(x, 0.3) if isinstance(layer, nn.ReLU) else layer(x)
+        return x
+
+
+class Square(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x
+
+
+class StaticSquare(Square):
+    """An even function, whose earlier output a call with the negated input does not change."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = torch.empty_like(x)
+        return torch.mul(x, x, out=self.kept)
+
+
+class Rows(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n, n))
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.weight[index]
+
+
+class SparseRows(Rows):
+    """Whose weight's gradient is sparse."""
+
+    def forward(self, index: Tensor) -> Tensor:
+        return nn.functional.embedding(index, self.weight, sparse=True)
+
+
+class StaticRows(Rows):
+    def forward(self, index: Tensor) -> Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = self.weight.new_empty(len(index), self.weight.shape[1])
+        return torch.index_select(self.weight, 0, index, out=self.kept)
+
+
+class Turns(nn.Module):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.randn(n, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.turn).abs()
+
+
 class SignOfMean(Double):
     def forward(self, x: Tensor) -> Tensor:
         return x * 2 if x.mean() > 0 else x * 3
@@ -182,6 +296,13 @@ class ByAddress(Double):
 class Random(Double):
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(x * 2, 0.5, self.training)
+
+
+class HardlyRandom(Double):
+    """Two calls are closer to one another than ten of bfloat16's bounds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x * 2, 0.03, self.training)
 
 
 class Softmax(Double):
@@ -413,6 +534,14 @@ class NothingArrives(Double):
         return result
 
 
+def index(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randint(n, (4,), generator=generator),)
+
+
+def many(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
+    return (torch.randn(32, n, generator=generator),)
+
+
 def careless(generator: torch.Generator, *, n: int, **_: Any) -> Inputs:
     return (torch.randn(4, n),)
 
@@ -459,7 +588,19 @@ SINGLE_PRECISION = Layer("single", {"eager": SinglePrecision}, one, defaults={"n
 NOTHING_ARRIVES = against(Double, NothingArrives)
 CARELESS = Layer("careless", {"eager": Double}, careless, defaults={"n": 8})
 RANDOM = Layer("random", {"eager": Random}, one, defaults={"n": 8})
+HARDLY_RANDOM = Layer("hardly random", {"eager": HardlyRandom}, many, defaults={"n": 256})
+STATIC_SQUARE = against(Square, StaticSquare)
+SPARSE = [against(Rows, SparseRows, inputs=index), against(SparseRows, Rows, inputs=index)]
+STATIC_ROWS = against(Rows, StaticRows, inputs=index)
+KEEPS_FLOAT32 = against(Upcasts, CastsBack)
+UPCASTS = Layer("upcasts", {"eager": Upcasts}, one, defaults={"n": 8})
+COMPLEX = Layer("turns", {"eager": Turns}, one, defaults={"n": 8})
+PERCEPTRON = replace(against(Perceptron, Perceptron, inputs=many), defaults={"n": 256})
+LEAKY = replace(against(Perceptron, Leaky, inputs=many), defaults={"n": 256})
+FLOAT32_INSIDE = [Layer("rms norm", {"eager": Normed}, many, defaults={"n": size}) for size in (8, 256)]
 UNUSUAL = [
+    Layer("picky", {"eager": Picky}, positive, defaults={"n": 8}),
+    Layer("rms norm", {"eager": Normed}, one, defaults={"n": 64}),
     Layer("softmax", {"eager": Softmax}, one, defaults={"n": 8}),
     Layer("attention", {"eager": Attention}, one, defaults={"n": 8}),
     Layer("normalised", {"eager": Normalised}, one, defaults={"n": 8}),

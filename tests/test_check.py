@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.check import BOUNDS, Wrong, bound_for, check, check_last, non_contiguous, slope_warning
+from bench.check import BOUNDS, Wrong, bound_for, check, check_last, eager_warnings, non_contiguous
 from bench.model import Case, Direction, Policy
 from bench.reference import Reference, ReferenceFailed, relative_error, required
 from bench.session import made_for
@@ -39,7 +39,8 @@ def test_a_right_layer_passes_in_every_dtype(layer: Layer, dtype: str) -> None:
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        (faulty.OTHER_DTYPE, "output is float32 for float64 inputs"),
+        (faulty.OTHER_DTYPE, "output is float32 where eager's is float64"),
+        (faulty.KEEPS_FLOAT32, "output is float64 where eager's is float32"),
         (faulty.STRIDE_BLIND, "gradient of input 0, the timed inputs, expanded output gradient"),
         (faulty.TIMES_FOR_PLUS, "output, the timed inputs: relative error"),
         (faulty.STATIC_OUTPUT, "overwrites its earlier output"),
@@ -81,17 +82,64 @@ def test_inputs_that_ignore_their_generator_are_refused() -> None:
         examine(faulty.CARELESS, "eager")
 
 
+def test_float32_inside_and_kinks_are_no_wrong_gradients() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        for seed in range(6):
+            for layer in (*faulty.FLOAT32_INSIDE, faulty.PERCEPTRON):
+                made = make(layer, "eager", {}, dtype=dtype, device=CPU, seed=seed)
+                reference = Reference.of(layer, dict(layer.defaults), made, CPU)
+                assert eager_warnings(reference, made.inputs, gradients=True) == (), (layer.name, dtype, seed)
+
+
 @pytest.mark.parametrize("layer", [*faulty.UNUSUAL, faulty.LINEAR, load("shift")], ids=lambda layer: layer.name)
 def test_right_gradients_are_the_slope_that_finite_differences_find(layer: Layer) -> None:
     made = make(layer, "eager", {}, dtype=torch.float32, device=CPU, seed=0)
-    assert slope_warning(Reference.of(layer, dict(layer.defaults), made, CPU), made.inputs) == ()
+    assert eager_warnings(Reference.of(layer, dict(layer.defaults), made, CPU), made.inputs, gradients=True) == ()
 
 
 def test_an_eager_layer_that_is_compared_only_with_itself_is_told_of_a_wrong_gradient() -> None:
     case = Case("slipped", "eager", (), "float32", "cpu", 1, Direction.FORWARD_BACKWARD)
     made = made_for(case, Policy(), faulty.SLIPPED)
-    (warning,) = slope_warning(Reference.of(faulty.SLIPPED, {"n": 8}, made, CPU), made.inputs)
+    (warning,) = eager_warnings(Reference.of(faulty.SLIPPED, {"n": 8}, made, CPU), made.inputs, gradients=True)
     assert re.match(r"its gradients are at least \d+ % off its finite differences, and without a `reference`", warning)
+
+
+def test_a_layer_that_gives_float32_whatever_it_is_given_is_told_that_its_reference_is_no_float64() -> None:
+    made = make(faulty.UPCASTS, "eager", {}, dtype=torch.float32, device=CPU, seed=0)
+    (warning,) = eager_warnings(Reference.of(faulty.UPCASTS, {"n": 8}, made, CPU), made.inputs, gradients=True)
+    assert warning.startswith("gives float32 whatever it is given")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_output_may_have_any_dtype_if_eagers_has_it(dtype: str) -> None:
+    assert examine(faulty.UPCASTS, "eager", dtype) <= BOUNDS[dtype]
+    with pytest.raises(Wrong, match=f"output is {dtype} where eager's is float32"):
+        examine(faulty.KEEPS_FLOAT32, dtype=dtype)
+    largest = Layer("largest", {"eager": faulty.Largest}, faulty.one, defaults={"n": 8})
+    assert examine(largest, "eager", dtype, gradients=False) == 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_rounding_takes_eager_itself_to_is_not_held_against_a_variant(dtype: str) -> None:
+    assert BOUNDS[dtype] < examine(faulty.PERCEPTRON, dtype=dtype) < 0.2
+    with pytest.raises(Wrong, match=r"relative error 0\.\d+ over"):
+        examine(faulty.LEAKY, dtype=dtype)
+
+
+@pytest.mark.parametrize("layer", [faulty.STATIC_SQUARE, faulty.STATIC_ROWS], ids=lambda layer: layer.name)
+def test_an_overwritten_output_is_found_whatever_the_inputs_are(layer: Layer) -> None:
+    with pytest.raises(Wrong, match="overwrites its earlier output"):
+        examine(layer, gradients=False)
+
+
+@pytest.mark.parametrize("layer", faulty.SPARSE, ids=["sparse", "its reference"])
+def test_sparse_gradients_are_compared_as_dense_ones(layer: Layer) -> None:
+    assert examine(layer) <= BOUNDS["float32"]
+
+
+def test_complex_weights_are_refused_for_a_cast_would_halve_them() -> None:
+    with pytest.raises(TypeError, match=r"weight turn is complex: .* torch\.view_as_complex"):
+        examine(faulty.COMPLEX, "eager")
 
 
 def test_a_reference_that_fails_is_not_the_variants_fault() -> None:
@@ -114,8 +162,9 @@ def test_a_layer_that_remembers_by_address_is_rejected() -> None:
 
 
 def test_a_random_layer_is_told_so_and_is_none_in_inference() -> None:
-    with pytest.raises(Wrong, match="is the layer random"):
-        examine(faulty.RANDOM, "eager")
+    for layer, dtype in ((faulty.RANDOM, "float32"), (faulty.HARDLY_RANDOM, "bfloat16")):
+        with pytest.raises(Wrong, match="is the layer random"):
+            examine(layer, "eager", dtype)
     case = Case("random", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
     made = made_for(case, Policy(), faulty.RANDOM)
     assert not made.module.training

@@ -226,7 +226,7 @@ def test_torchscript_reads_a_loop_over_a_growing_list_differently_which_only_a_c
     [
         (torch.ones(3), r"inputs are a Tensor, not a tuple of tensors: return \(x,\) for one"),
         (None, r"inputs are a NoneType, not a tuple of tensors: return \(x,\) for one"),
-        ([torch.ones(3), 4], "^input 1 is an int, not a tensor$"),
+        ([torch.ones(3), 4], "^input 1 is an int, not a tensor: what is none belongs"),
     ],
 )
 def test_inputs_that_are_no_tuple_of_tensors_are_said_to_be_so(drawn: Any, message: str) -> None:
