@@ -38,6 +38,7 @@ class Prepared(msgspec.Struct, frozen=True):
     bound: float | None = None
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lacks: str = ""  # what the code under test does not have of the case ("such layer"), where that is why it is not ok
 
     def measurement(self, case: Case) -> Measurement:
         """The result of a case that ended while it was being prepared."""

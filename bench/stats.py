@@ -159,6 +159,31 @@ def compare_unpaired(new: Sequence[float], old: Sequence[float], same_within: fl
     return _comparison(centre, interval, n, same_within)
 
 
+def shared(
+    logs: Sequence[float], layers: Sequence[str], variants: Sequence[str], same_within: float
+) -> tuple[float, list[bool]]:
+    """What log ratios of two runs have in common, and which of them say no more than that; 0 and none where nothing.
+
+    In common is their median, where three quarters of them, three at least and of several variants, are nearer to it
+    than to no change. But a slow machine spares no layer and no variant: where most cases of one stayed as they were,
+    it is the others' code. No more is said by what moved the same way and, beyond what is common, by no more than half
+    of it or `same_within`.
+    """
+    nothing, margin = (0.0, [False] * len(logs)), math.log1p(same_within)
+    shift = float(np.median(logs)) if logs else 0.0
+    if abs(shift) <= margin / 2:  # so little moves no verdict
+        return nothing
+    shares, most = np.asarray(logs) / shift, 1 + max(0.5, margin / abs(shift))
+    along = (shares >= 0.5) & (shares <= most)
+    if along.sum() < max(3, 0.75 * len(logs)) or len(set(np.asarray(variants)[along])) < 2:
+        return nothing
+    stayed = (np.abs(shares) < 0.25) & (np.abs(logs) <= margin)
+    for names in map(np.asarray, (layers, variants)):
+        if any(stayed[names == name].mean() > 0.5 for name in set(names)):
+            return nothing
+    return shift, [bool(0 < share <= most) for share in shares]
+
+
 def settled(metric: Metric, baseline: Metric | None, policy: Policy) -> bool:
     """The stop rule for one variant: its interval, and that of its speed-up, is within the target, and the verdict on
     what a reader compares is one."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from bench import stats
-from bench.model import Case, Header, Measurement, Run, show_value
+from bench.model import Case, Header, Measurement, Run, Verdict, show_value
 from bench.rows import COMPARED, Row, doubts, incomparable, judged, view
 from bench.stats import Comparison
 
@@ -47,7 +48,8 @@ def _record(row: Row, params: list[str], metrics: list[tuple[str, str]]) -> dict
     for name in COMPARED:
         if name == "latency" or name in names:
             record |= _speedup_columns(row, name)
-    return record | {"warnings": "; ".join(row.warnings), "notes": "; ".join(row.notes)}
+    notes = [*row.notes, *([f"no speed-up: {row.lone}"] if row.ok and row.lone else [])]
+    return record | {"warnings": "; ".join(row.warnings), "notes": "; ".join(notes)}
 
 
 def _metric_columns(row: Row, name: str, unit: str) -> dict[str, object]:
@@ -86,6 +88,8 @@ class Change:
     old: Measurement | None
     comparison: Comparison | None  # speedup is old time / new time: above 1 the new run is faster
     why: str = ""
+    hint: str = ""  # which case of the other run it may be, where it is in one only
+    common: float | None = None  # a speed-up that most cases share, of which this one's says no more: no verdict
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -106,29 +110,45 @@ def compare_runs(new: Run, old: Run, same_within: float) -> list[Change]:
     """Match two runs case by case, by id; every case of either run is in the answer.
 
     In the order of the new run, then what only the old one has. Each ok pair gives one Change per
-    compared metric that both have (latency, and device time on a GPU).
+    compared metric that both have (latency, and device time on a GPU). What most cases have in common is no verdict on
+    any, see stats.shared: the runs share no rounds, and the machine as a whole may have been slower in one.
     """
     new_cases, old_cases = new.header.suite.cases(), old.header.suite.cases()
     newer = {measurement.case.id: measurement for measurement in new.measurements}
     older = {measurement.case.id: measurement for measurement in old.measurements}
     changes: list[Change] = []
     for key, planned in (new_cases | {key: one for key, one in old_cases.items() if key not in new_cases}).items():
-        why = ""
-        if key not in old_cases:
-            why = f"not in the old run{_closest(key, old_cases.keys() - new_cases.keys())}"
-        elif key not in new_cases:
-            why = f"not in the new run{_closest(key, new_cases.keys() - old_cases.keys())}"
-        changes += _changes(planned.case, newer.get(key), older.get(key), same_within, why)
+        if key in old_cases and key in new_cases:
+            changes += _changes(planned.case, newer.get(key), older.get(key), same_within)
+            continue
+        side, there, here = ("new", new_cases, old_cases) if key in old_cases else ("old", old_cases, new_cases)
+        hint = _closest(key, there.keys() - here.keys())
+        one, other = newer.get(key), older.get(key)
+        changes.append(Change(planned.case, COMPARED[0], one, other, None, f"not in the {side} run", hint))
+    return _beyond_common(changes, same_within)
+
+
+def _beyond_common(changes: list[Change], same_within: float) -> list[Change]:
+    settled: dict[tuple[str, str], dict[int, Comparison]] = {}
+    for number, change in enumerate(changes):
+        if change.comparison and change.comparison.verdict is not Verdict.UNDECIDED:
+            settled.setdefault((change.case.device, change.metric), {})[number] = change.comparison
+    for found in settled.values():
+        cases = [changes[number].case for number in found]
+        logs = [math.log(one.speedup) for one in found.values()]
+        names = [case.layer for case in cases], [case.variant for case in cases]
+        shift, moved = stats.shared(logs, *names, same_within)
+        for (number, one), explained in zip(found.items(), moved, strict=True):
+            if explained and one.verdict is not Verdict.SAME:
+                undecided = replace(one, verdict=Verdict.UNDECIDED)
+                changes[number] = replace(changes[number], comparison=undecided, common=math.exp(shift))
     return changes
 
 
-def _changes(
-    case: Case, new: Measurement | None, old: Measurement | None, same_within: float, why: str
-) -> list[Change]:
-    if not why:
-        states = {side: _state(one) for side, one in (("new", new), ("old", old)) if not one or one.reason}
-        both = len(states) == 2 and states["new"] == states["old"]
-        why = f"both: {states['new']}" if both else "; ".join(f"{side}: {text}" for side, text in states.items())
+def _changes(case: Case, new: Measurement | None, old: Measurement | None, same_within: float) -> list[Change]:
+    states = {side: _state(one) for side, one in (("new", new), ("old", old)) if not one or one.reason}
+    both = len(states) == 2 and states["new"] == states["old"]
+    why = f"both: {states['new']}" if both else "; ".join(f"{side}: {text}" for side, text in states.items())
     if why or new is None or old is None:
         return [Change(case, COMPARED[0], new, old, None, why)]
     changes = []
@@ -155,6 +175,8 @@ def _state(measurement: Measurement | None) -> str:
 def _closest(key: str, others: Set[str]) -> str:
     for other in sorted(others):
         if f"/{other}".endswith(f"/{key}") or f"/{key}".endswith(f"/{other}"):
-            return f"; the same file by another path, from another folder: {other}"
-    near = difflib.get_close_matches(key, sorted(others), n=1, cutoff=0.8)
-    return f"; renamed? the closest there is {near[0]}" if near else ""
+            return f"the same file by another path, from another folder: {other}"
+    variant = key.rpartition("/")[2]  # another one is another implementation, whatever it is called
+    alike = sorted(other for other in others if other.rpartition("/")[2] == variant)
+    near = difflib.get_close_matches(key, alike, n=1, cutoff=0.8)
+    return f"renamed? the closest there is {near[0]}" if near else ""

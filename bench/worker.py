@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from multiprocessing.connection import Connection
 
+import layers.variants
 from bench import check
 from bench.gating.arms import Arm
 from bench.machine import environment, memory
-from bench.model import Direction, Status
-from bench.places import place
+from bench.model import Case, Direction, Status
+from bench.places import RENAME, hidden, place
 from bench.protocol import (
     Answer,
     Describe,
@@ -82,16 +84,36 @@ class Worker:
                 session.warm_up()
                 self._session = session
         except Unavailable as reason:
-            return Prepared(Status.SKIPPED, str(reason))
+            return Prepared(Status.SKIPPED, str(reason), lacks=lacking(case))
+        except LookupError as error:
+            return Prepared(Status.FAILED, describe_error(error), lacks=lacking(case))
         except check.Wrong as wrong:
             bound = check.bound_for(case.dtype, tf32=policy.tf32)
             return Prepared(Status.INCORRECT, str(wrong), error=wrong.error, bound=bound, notes=session.made.notes)
         return session.prepared()
 
 
+def lacking(case: Case) -> str:
+    """What the code that this process runs does not have of a case: "such layer", "variant 'mine' of swish".
+
+    Empty where all is there, and where the layer's own file is at fault: a mistake is no layer yet to be written.
+    """
+    try:
+        layer = layers.load(case.layer)
+    except Exception as error:
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+        return "such layer" if type(error) is LookupError and set(files) == {layers.__file__} else ""
+    # An arm's layers may be older than MADE_FROM.
+    sources = getattr(layers.variants, "MADE_FROM", dict.fromkeys(layers.variants.VARIANTS, "eager"))
+    if sources.get(case.variant, case.variant) not in layer.versions:
+        return f"variant {case.variant!r} of {layer.name}"
+    return "" if case.dtype in layer.dtypes else f"{case.dtype} for {layer.name}"
+
+
 def describe_error(error: BaseException) -> str:
     """`Type (at file:line): first lines and notes`, see places.place; of what is a sentence of ours, no type."""
     lines = [*_lines(str(error)), *(line for note in getattr(error, "__notes__", ()) for line in _lines(note))]
+    lines += [f"{why} ({RENAME})"] if (why := hidden(error)) else []
     if isinstance(error, NoGradient | ReferenceFailed):
         return "\n".join(lines)
     where = f" (at {found})" if (found := place(error)) else ""

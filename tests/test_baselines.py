@@ -88,15 +88,21 @@ def test_a_canary_that_moved_means_that_nothing_can_be_compared() -> None:
     assert "this machine is not as it was" in report.problems[0]
 
 
-def test_what_is_in_one_only_is_never_a_pass() -> None:
+def test_what_the_baseline_does_not_have_is_new_and_what_it_alone_has_is_no_pass() -> None:
     old, new = baseline(), baseline(seed=10)
     renamed = msgspec.structs.replace(old.stored[1], case="an older name")
     report = baselines.compare(Baseline(old.header, [old.stored[0], renamed, *old.stored[2:]]), new, SUITE, 1.0)
     assert report.exit == 4
-    assert {line.case: line.reason for line in report.lines if line.result is Result.LOST} == {
-        NATIVE.id: "not in the baseline: new or renamed",
-        "an older name": "only in the baseline: removed or renamed",
+    assert {line.case: (line.result, line.reason) for line in report.lines if line.result is not Result.OK} == {
+        NATIVE.id: (Result.NEW, "the baseline has no such case; nothing to compare with"),
+        "an older name": (Result.LOST, "only in the baseline: removed or renamed"),
     }
+    fewer = Baseline(old.header, [one for one in old.stored if one.case != NATIVE.id])
+    assert baselines.compare(fewer, new, SUITE, 1.0).exit == 0
+    assert [line.result for line in baselines.ratios(fewer, new, SUITE, 1.0).lines] == [Result.OK, Result.NEW]
+    new.stored[1] = Stored(NATIVE.id, status=Status.INCORRECT, reason="NaN")
+    assert baselines.compare(fewer, new, SUITE, 1.0).exit == 1
+    assert baselines.ratios(fewer, new, SUITE, 1.0).exit == 1
 
 
 def test_a_case_that_became_incorrect_is_broken() -> None:

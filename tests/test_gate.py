@@ -248,6 +248,21 @@ def test_an_arm_with_a_layers_package_of_its_own_is_entered_with_ours(tmp_path: 
     )
 
 
+def test_an_arm_of_layerbench_itself_is_entered_with_its_own_layers(tmp_path: Path) -> None:
+    for file in ("layers/__init__.py", "layers/variants.py", "ext/__init__.py", "ext/build.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    code = (
+        "import sys; from pathlib import Path; from bench import ours; from bench.gating.arms import Arm; "
+        "ours.protect(); here = Path(sys.argv[1]); "
+        "Arm('A', 'REV', '0' * 40, False, here, here, (str(here / 'src'), str(here)), here).enter(); "
+        "import layers.variants, ext.build; print(layers.variants.__file__, ext.build.__file__)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    assert done.stdout.split() == [str(tmp_path / "layers/variants.py"), str(tmp_path / "ext/build.py")]
+
+
 def test_a_generation_of_no_cases_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ab, "Workers", Scripted)
     pair = tuple(replace(an_arm(Path("/a"), Path("/b")), name=name) for name in "AB")
@@ -386,9 +401,39 @@ def test_a_case_that_is_not_right_on_both_sides_is_never_quietly_a_pass(
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "expected", "result"),
+    [
+        ("failed", "ok", "ok", Result.NEW),
+        ("skipped", "ok", "ok", Result.NEW),  # `native`, say, which a layer need not have
+        ("failed", "incorrect", "ok", Result.BROKEN),
+        ("failed", "failed", "ok", Result.BROKEN),
+        ("failed", "incorrect", "incorrect", Result.EXPECTED),
+        ("failed", "ok", "incorrect", Result.BROKEN),
+        ("failed", "skipped", "ok", Result.SKIPPED),
+        ("skipped", "skipped", "ok", Result.SKIPPED),
+    ],
+)
+def test_what_the_old_side_does_not_have_is_new_and_has_to_be_right(
+    old: str, new: str, expected: str, result: Result
+) -> None:
+    unknown = Prepared(Status(old), "x", lacks="variant 'mine' of swish")
+    line = gate.unmeasured("a", unknown, Prepared(Status(new), "y"), Status(expected))
+    assert line is not None
+    assert line.result is result
+    if result is Result.NEW:
+        assert line.reason == "the old revision has no variant 'mine' of swish; nothing to compare with"
+
+
+@pytest.mark.parametrize(
     ("results", "code"),
     [
         ((Result.OK, Result.IMPROVED, Result.SKIPPED, Result.EXPECTED), 0),
+        ((Result.NEW, Result.OK), 0),
+        ((Result.NEW, Result.SKIPPED), 0),
+        ((Result.NEW, Result.BROKEN), 1),
+        ((Result.NEW, Result.REGRESSED), 1),
+        ((Result.NEW, Result.INCONCLUSIVE), 3),
+        ((Result.NEW, Result.LOST), 4),
         ((Result.OK, Result.REGRESSED, Result.INCONCLUSIVE), 1),
         ((Result.OK, Result.BROKEN), 1),
         ((Result.OK, Result.INCONCLUSIVE), 3),
@@ -401,6 +446,14 @@ def test_the_exit_code_is_that_of_the_worst_and_nothing_compared_is_no_pass(
     results: tuple[Result, ...], code: int
 ) -> None:
     assert report(*results).exit == code
+
+
+def test_a_pass_of_new_cases_alone_says_that_nothing_was_compared() -> None:
+    ending = "pass: nothing could be compared yet, all is new"
+    assert verdicts.summary(report(Result.NEW, Result.NEW)) == f"{ending}: 2 new; took 12 s"
+    assert verdicts.markdown(report(Result.NEW)).startswith(f"### layerbench gate: {ending}\n")
+    assert verdicts.summary(report(Result.NEW, Result.OK)).startswith("pass: nothing is slower: ")
+    assert "2 new: because of this" in list(verdicts.remarks(report(Result.NEW, Result.NEW)))
 
 
 def test_problems_and_the_suite_as_a_whole_decide_too() -> None:
@@ -510,6 +563,10 @@ def test_markdown_escapes_names_and_folds_the_whole_table_away() -> None:
     assert page.startswith("### layerbench gate: not comparable\n")
     assert "case \\<2\\> \\| a" in page
     assert page.count("<details>") == page.count("</details>") == 1
+    legend = page.rstrip().splitlines()[-1]
+    assert legend.startswith("change: new / old - 1, ± half of its 95 % interval")
+    assert "not the ratio of the two beside it" in legend
+    assert "change" not in verdicts.markdown(report(Result.NEW))
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in rows}) == 1
 
@@ -525,10 +582,11 @@ def test_junit_passes_only_what_passed() -> None:
         Result.INCONCLUSIVE: ["error"],
         Result.IMPROVED: [],
         Result.OK: [],
+        Result.NEW: ["skipped"],
         Result.EXPECTED: [],
         Result.SKIPPED: ["skipped"],
     }
-    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("10", "2", "4", "1")
+    assert (root.get("tests"), root.get("failures"), root.get("errors"), root.get("skipped")) == ("11", "2", "4", "2")
 
 
 def test_a_junit_message_leads_with_the_figures_of_what_decided_and_the_notes_follow() -> None:
@@ -608,11 +666,11 @@ def test_layers_of_another_repository_are_no_pass(repository: Path, tmp_path: Pa
     assert cli.command(["gate", "--suite", suite, "--repo", str(other), "--against", "HEAD~1", "--out", out]) == 4
 
 
-def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comparable(
+def test_a_layer_that_is_broken_now_fails_and_one_that_could_not_be_loaded_then_is_not_comparable(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = LAYER.format(steps=4).replace("STILL =", "OTHER =")
-    commit(repository, mine=old)
+    # A mistake of the old revision's, in the words of a layer that is not there.
+    commit(repository, mine="raise LookupError('no file /x.py')")
     commit(repository, mine=LAYER.format(steps=4).replace("x = x + 1", "raise RuntimeError('oh')"))
     code, found = run_gate(repository, "WORK", against="HEAD~1")
     assert code == 1
@@ -622,8 +680,81 @@ def test_a_layer_that_is_broken_now_fails_and_one_that_was_not_there_is_not_comp
     code, found = run_gate(repository, "STILL", against="HEAD~1")
     assert code == 4
     assert found.lines[0].result is Result.LOST
-    assert "defines no 'STILL'" in found.lines[0].reason
+    assert re.fullmatch(r"old side failed: LookupError \(at .*mine.py:1\): no file /x.py", found.lines[0].reason)
     assert summary.read_text(encoding="utf-8").startswith("### layerbench gate: not comparable")
+
+
+MINE = """
+class Wrong(Work):
+    def forward(self, x):
+        return {mine}
+
+STILL = Layer("still", {{"eager": nn.Identity, "mine": Wrong, "native": nn.Identity}}, inputs)
+ADDED = Layer("added", {{"eager": nn.Identity}}, inputs)
+"""
+
+
+def with_new(repository: Path, added: str, mine: str = "x") -> Path:
+    """A suite of a layer that gets the versions `mine` and `native`, and of one that is new."""
+    axes = {"threads": 1, "direction": "inference"}
+    groups = [
+        {"layer": f"{repository / 'mine.py'}:STILL", "axes": axes | {"variant": ["eager", "mine", "native"]}},
+        {"layer": added, "axes": axes},
+    ]
+    suite = repository.parent / "theirs.yaml"
+    suite.write_text(json.dumps({"policy": POLICY, "groups": groups}), encoding="utf-8")
+    files = {} if added.startswith(str(repository / "mine.py")) else {"added": LAYER.format(steps=1) + MINE}
+    commit(
+        repository,
+        mine=LAYER.format(steps=4) + MINE.format(mine=mine),
+        **{name: text.replace("{{", "{").replace("}}", "}").replace("{mine}", "x") for name, text in files.items()},
+    )
+    return suite
+
+
+@pytest.mark.parametrize("added", ["{}/mine.py:ADDED", "{}/added.py:ADDED", "added:ADDED"])
+def test_new_versions_and_layers_are_checked_and_the_others_decide(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    monkeypatch.syspath_prepend(repository)
+    suite = with_new(repository, added.format(repository))
+    out = repository.parent / "out"
+    arguments = ["gate", "--suite", str(suite), "--against", "HEAD~1", "--seconds", "1", "--out", str(out)]
+    code = cli.command(arguments)
+    found = msgspec.json.decode((out / "gate.json").read_bytes(), type=Report)
+    assert found.problems == ()
+    measured, *others = found.lines
+    assert code == {Result.REGRESSED: 1, Result.INCONCLUSIVE: 3}.get(measured.result, 0)
+    assert len(measured.entries) == 1
+    assert [(line.result, line.reason.partition(" has no ")[2]) for line in others] == [
+        (Result.NEW, f"{what}; nothing to compare with")
+        for what in ("variant 'mine' of still", "variant 'native' of still", "such layer")
+    ]
+
+
+def test_a_new_version_that_is_wrong_fails_and_one_that_is_right_alone_passes(repository: Path) -> None:
+    suite, out = with_new(repository, f"{repository / 'mine.py'}:ADDED", "x + 1"), repository.parent / "out"
+    arguments = ["gate", "--suite", str(suite), "--against", "HEAD~1", "--out", str(out), "--only"]
+    assert cli.command([*arguments, "/mine"]) == 1
+    assert cli.command([*arguments, "/native"]) == 0
+    found = msgspec.json.decode((out / "gate.json").read_bytes(), type=Report)
+    assert ([line.result for line in found.lines], found.unprecedented) == ([Result.NEW], True)
+
+
+def test_a_version_renamed_in_a_layer_that_stands_for_its_suite_is_no_pass(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = LAYER.format(steps=4) + MINE.format(mine="x")
+    commit(repository, mine=text)
+    commit(repository, mine=text.replace('"mine":', '"yours":'))
+    monkeypatch.chdir(repository)
+    arguments = ["gate", "--suite", "mine.py:STILL", "--against", "HEAD~1", "--out", str(repository.parent / "out")]
+    arguments += ["--only", "cpu"]
+    assert cli.command([*arguments, "--only", "/mine", "--only", "/yours"]) == 2  # no case has both
+    assert cli.command([*arguments, "--seconds", "1"]) == 4
+    found = msgspec.json.decode((repository.parent / "out" / "gate.json").read_bytes(), type=Report)
+    results = {line.case.rpartition("/")[2]: line.result for line in found.lines}
+    assert (results["yours"], results["mine"]) == (Result.NEW, Result.LOST)
 
 
 def test_cases_gone_from_the_suite_since_the_old_revision_are_no_pass(repository: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.model import Metric, Policy, Verdict
-from bench.stats import compare, compare_unpaired, pays_after, settled, summarise
+from bench.stats import compare, compare_unpaired, pays_after, settled, shared, summarise
 
 
 def metric(*rounds: float | tuple[float, ...]) -> Metric:
@@ -211,3 +211,62 @@ def test_rounds_that_resemble_their_neighbours_say_less_and_one_spike_changes_no
     spiked = noise.copy()
     spiked[30] = 3.0
     assert width(spiked) < 1.2 * width(noise)
+
+
+def in_common(by_variant: dict[str, list[float]], within: float = 0.08) -> tuple[float, list[bool]]:
+    """What the speed-ups of one layer's variants have in common, and which say no more."""
+    variants = [name for name, values in by_variant.items() for _ in values]
+    logs = [math.log(value) for values in by_variant.values() for value in values]
+    shift, moved = shared(logs, ["swish"] * len(logs), variants, within)
+    return math.exp(shift), moved
+
+
+def test_what_moves_all_cases_alike_is_in_common_in_either_direction() -> None:
+    slower = {"eager": [0.64], "native": [0.71], "script": [0.66], "trace": [0.69], "mine": [0.67]}
+    factor, moved = in_common(slower)
+    assert (round(factor, 6), moved) == (0.67, [True] * 5)
+    faster = {name: [1 / value for value in values] for name, values in slower.items()}
+    factor, moved = in_common(faster)
+    assert (round(1 / factor, 6), moved) == (0.67, [True] * 5)
+
+
+@pytest.mark.parametrize(
+    "by_variant",
+    [
+        {"eager": [1.0] * 10, "native": [1.01] * 9 + [0.6]},  # one of many
+        {"eager": [1.0, 1.02, 0.99], "native": [0.6, 0.61, 0.6]},  # one variant, in all its cases
+        {"eager": [1.0], "native": [0.6] * 3, "script": [0.61] * 3, "trace": [0.6] * 3},  # all but eager, which stayed
+        {"eager": [0.65], "native": [0.66]},  # two cases are no several
+        {"eager": [0.65, 0.66, 0.64, 0.65]},  # one implementation: its own doing, most likely
+        {"eager": [0.95, 0.6], "native": [0.8, 0.3], "script": [0.9, 0.5]},  # the same way, not alike
+        {"eager": [1.2, 1.21], "native": [0.7, 0.71], "script": [1.0, 1.0]},
+        {"eager": [1.02, 0.98, 1.0], "native": [0.97, 1.01, 0.97]},
+        {},
+    ],
+)
+def test_what_some_cases_alone_have_is_nothing_in_common(by_variant: dict[str, list[float]]) -> None:
+    factor, moved = in_common(by_variant)
+    assert (factor, any(moved)) == (1.0, False)
+
+
+def test_a_layer_that_stayed_speaks_for_the_code_of_the_other() -> None:
+    logs, variants = [math.log(0.65)] * 6 + [0.0] * 2, ["eager", "native"] * 4
+    assert shared(logs, ["a"] * 6 + ["b"] * 2, variants, 0.08) == (0.0, [False] * 8)
+    assert shared(logs[:6], ["a"] * 6, variants[:6], 0.08) == (math.log(0.65), [True] * 6)
+
+
+def test_a_case_that_moved_otherwise_than_the_rest_says_more() -> None:
+    rest = {"eager": [0.65, 0.66, 0.64], "native": [0.65, 0.67, 0.63]}
+    for own in (1.3, 0.3, 0.5):
+        factor, moved = in_common(rest | {"mine": [own]})
+        assert factor == pytest.approx(0.65, rel=0.02)
+        assert moved == [True] * 6 + [False]
+    # Slowed less than the others: no slow-down of its own.
+    assert in_common(rest | {"mine": [0.88]})[1] == [True] * 7
+
+
+def test_noise_between_runs_has_nothing_in_common() -> None:
+    rng = np.random.default_rng(1)
+    layers, variants = ["a", "b"] * 20, ["eager", "eager", "native", "native"] * 10
+    found = [shared(list(rng.normal(0, 0.03, 40)), layers, variants, 0.08)[0] for _ in range(300)]
+    assert found == [0.0] * 300

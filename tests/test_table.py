@@ -12,7 +12,7 @@ from bench import footnotes
 from bench.gating import gate
 from bench.model import SCHEMA, Block, Header, Measurement, Metric, Planned, Policy, Run, Status, Suite, Verdict
 from bench.rows import Row, checked_summary, view
-from bench.table import compare_runs, frame, unlike
+from bench.table import Change, compare_runs, frame, unlike
 from bench.units import error, ratio, show, spread
 
 
@@ -230,15 +230,42 @@ def test_device_times_of_two_runs_are_compared_too() -> None:
 
 
 def test_lost_new_renamed_and_broken_cases_are_listed_with_the_reason() -> None:
-    old = run_of(ok(case(variant="custom_op"), 1e-3), ok(case(variant="eager"), 1e-3), ok(case(variant="native"), 1e-3))
+    lost = [case(variant=name, length=64) for name in ("compile", "custom_op")]
+    old = run_of(*(ok(one, 1e-3) for one in [*lost, case(variant="eager"), case(variant="native")]))
     broken = Measurement(case(variant="eager"), Status.INCORRECT, "wrong sign")
-    new = run_of(ok(case(variant="custom_op2"), 1e-3), broken, missing=[case(variant="native")])
-    reasons = {change.case.variant: change.why for change in compare_runs(new, old, 0.03)}
-    assert reasons["custom_op2"].startswith("not in the old run; renamed? the closest there is")
-    assert reasons["custom_op"].endswith("forward/custom_op2")
+    found = ok(case(variant="compile", length=65), 1e-3)
+    new = run_of(found, broken, missing=[case(variant="native")])
+    changes = {one.case.variant: one for one in compare_runs(new, old, 0.03) if one.case != found.case}
+    reasons = {variant: change.why for variant, change in changes.items()}
+    assert reasons["compile"] == reasons["custom_op"] == "not in the new run"
+    assert changes["compile"].hint == f"renamed? the closest there is {found.case.id}"
+    assert changes["custom_op"].hint == ""  # another variant is nothing by another name
     assert reasons["eager"] == "new: incorrect: wrong sign"
     assert reasons["native"] == "new: not measured"
     assert all(change.comparison is None for change in compare_runs(new, old, 0.03))
+
+
+def test_runs_that_differ_as_a_whole_decide_nothing_and_a_case_of_its_own_is_still_found() -> None:
+    names = ("eager", "native", "script", "trace", "custom_op")
+
+    def changes(*times: float) -> list[Change]:
+        old, new = (
+            run_of(*(ok(case(variant=name), metric(time, seed=n + at)) for n, (name, time) in enumerate(found)))
+            for at, found in ((0, [(name, 1e-3) for name in names]), (9, list(zip(names, times, strict=True))))
+        )
+        return compare_runs(new, old, 0.08)
+
+    def verdicts(*times: float) -> str:
+        return " ".join(str(one.comparison.verdict) for one in changes(*times) if one.comparison)
+
+    alike = changes(1.5e-3, 1.41e-3, 1.56e-3, 1.45e-3, 1.5e-3)
+    assert {one.comparison.verdict for one in alike if one.comparison} == {Verdict.UNDECIDED}
+    assert [one.common for one in alike] == [pytest.approx(1 / 1.5, rel=0.02)] * 5
+    assert gate.comparison_exit(alike, alike=True) is gate.Exit.INCONCLUSIVE
+    assert verdicts(1.5e-3, 1.5e-3, 1.5e-3, 1.5e-3, 3e-3) == "undecided undecided undecided undecided slower"
+    assert verdicts(1.5e-3, 1.5e-3, 1.5e-3, 1.5e-3, 0.5e-3) == "undecided undecided undecided undecided faster"
+    assert verdicts(1e-3, 1.5e-3, 1.5e-3, 1.5e-3, 1.5e-3) == "same slower slower slower slower"
+    assert verdicts(1e-3, 1e-3, 1e-3, 1e-3, 1.5e-3) == "same same same same slower"
 
 
 def test_what_failed_alike_in_both_runs_is_told_once() -> None:
@@ -257,8 +284,8 @@ def test_runs_under_other_conditions_are_unlike() -> None:
 
 def test_a_layer_by_another_path_is_said_to_be_the_same_file() -> None:
     here, there = ok(case("attention.py:LAYER"), 1e-3), ok(case("mine/attention.py:LAYER"), 1e-3)
-    reasons = [change.why for change in compare_runs(run_of(here), run_of(there), 0.08)]
-    assert all("the same file by another path, from another folder: " in reason for reason in reasons)
+    hints = [change.hint for change in compare_runs(run_of(here), run_of(there), 0.08)]
+    assert all(hint.startswith("the same file by another path, from another folder: ") for hint in hints)
 
 
 def test_a_metric_that_one_run_alone_has_is_not_passed_over() -> None:

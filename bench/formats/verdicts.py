@@ -28,6 +28,7 @@ STYLES = {
     Result.INCONCLUSIVE: "yellow",
     Result.IMPROVED: "green",
     Result.OK: "green",
+    Result.NEW: "cyan",
 }
 MARKS = {
     Result.REGRESSED: "🔴",
@@ -35,6 +36,7 @@ MARKS = {
     Result.LOST: "⚪",
     Result.INCONCLUSIVE: "🟡",
     Result.IMPROVED: "🟢",
+    Result.NEW: "🔵",
 }
 ENDINGS = {
     0: "pass: nothing is slower",
@@ -42,6 +44,7 @@ ENDINGS = {
     3: "inconclusive: too noisy to say",
     4: "not comparable",
 }
+_LEGEND = "change: new / old - 1, ± half of its 95 % interval (of instructions: of what single calls took)"
 
 
 def render(report: Report) -> RenderableType:
@@ -66,14 +69,14 @@ def render(report: Report) -> RenderableType:
         *(Text(f"  {text}", "yellow") for text in remarks(report)),
         *(Text(f"  {one_line(text)}", "dim") for text in report.notes),
         *([Text(_canaries(report), "dim")] if report.canaries else []),
-        Text("change: new / old - 1, ± half of its 95 % interval (of instructions: of what single calls took)", "dim"),
+        Text(_LEGEND, "dim"),
         Text(summary(report), STYLES.get(_worst(report), "bold")),
     )
 
 
 def markdown(report: Report) -> str:
     """A comment for a pull request: the ending, what is not ok, and the whole table folded away."""
-    lines = [f"### layerbench gate: {ENDINGS[report.exit]}", "", escape(summary(report)), ""]
+    lines = [f"### layerbench gate: {_ending(report)}", "", escape(summary(report)), ""]
     lines += [f"{escape(report.old)} → {escape(report.new)}", ""]
     lines += [f"- **{escape(text)}**" for text in report.problems]
     lines += [f"- {escape(text)}" for text in [*remarks(report), *report.notes]]
@@ -81,12 +84,16 @@ def markdown(report: Report) -> str:
     if loud:
         lines += ["", *_table(report, loud)]
     lines += ["", "<details><summary>All cases</summary>", "", *_table(report, report.lines), "", "</details>", ""]
+    if _metrics(report):
+        times = "of times a trimmed mean over generations, not the ratio of the two beside it, which are the lowest"
+        lines += [f"{_LEGEND}; {times}", ""]
     return "\n".join(lines)
 
 
 def junit(report: Report) -> str:
-    """A test a case: a regression is a failure; what is broken, lost or inconclusive an error, so that none passes."""
-    kinds = {Result.REGRESSED: "failure", Result.SKIPPED: "skipped"}
+    """A test a case: a regression is a failure; what is broken, lost or inconclusive an error, so that none passes.
+    What is new is a test skipped."""
+    kinds = {Result.REGRESSED: "failure", Result.SKIPPED: "skipped", Result.NEW: "skipped"}
     kinds |= dict.fromkeys((Result.BROKEN, Result.LOST, Result.INCONCLUSIVE), "error")
     whole = [Line("the whole suite", report.whole.result, "", (report.whole,))] if report.whole else []
     problems = [Line(text, Result.LOST, text) for text in report.problems]
@@ -134,7 +141,11 @@ def write(report: Report, folder: Path) -> list[Path]:
 def summary(report: Report) -> str:
     """The ending in a line: `fail: ...: 1 regressed, 22 ok; took 131 s`."""
     counts = ", ".join(f"{number} {result}" for result in Result if (number := report.count(result)))
-    return f"{ENDINGS[report.exit]}: {counts or 'no cases'}; took {report.seconds:.0f} s"
+    return f"{_ending(report)}: {counts or 'no cases'}; took {report.seconds:.0f} s"
+
+
+def _ending(report: Report) -> str:
+    return "pass: nothing could be compared yet, all is new" if report.unprecedented else ENDINGS[report.exit]
 
 
 def remarks(report: Report) -> Iterator[str]:
@@ -143,7 +154,7 @@ def remarks(report: Report) -> Iterator[str]:
         yield f"the whole suite {report.whole.result}: {_change(report.whole)} in what all cases have in common"
     short, beside = names([line.case for line in report.lines]), list[float]()
     for line in report.lines:
-        if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED):
+        if line.reason and line.result not in (Result.SKIPPED, Result.EXPECTED, Result.NEW):
             yield f"{short[line.case]}: {one_line(line.reason)[:240]}"
         for entry in line.entries:
             if line.result is not Result.INCONCLUSIVE and excused(entry, line.entries):
@@ -152,9 +163,9 @@ def remarks(report: Report) -> Iterator[str]:
                 yield f"{short[line.case]}: {_doubt(entry)}"
     if beside:
         yield f"latency of {len(beside)} cases too noisy to judge (up to {percent(max(beside))}): device time decides"
-    for reason in dict.fromkeys(line.reason for line in report.lines if line.result is Result.SKIPPED):
-        cases = sum(line.reason == reason for line in report.lines)
-        yield f"{cases} skipped on both sides: {one_line(reason)[:240]}"
+    for result, words in ((Result.NEW, "new"), (Result.SKIPPED, "skipped, nothing compared")):
+        reasons = Counter(line.reason for line in report.lines if line.result is result)
+        yield from (f"{cases} {words}: {one_line(reason)[:240]}" for reason, cases in reasons.items())
 
 
 def _doubt(entry: Entry) -> str:

@@ -7,7 +7,6 @@ an arm, so only what it imports afterwards (`layers`, `ext`, a user's own module
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import subprocess
 import sys
@@ -20,11 +19,13 @@ from pathlib import Path
 
 import msgspec
 
+from bench import ours
 from bench.machine import environment
-from bench.model import Case, UserError
+from bench.model import Case, UserError, layer_path
 
 WORKING_TREE = "the working tree"
 HARNESS = Path(__file__).resolve().parents[1]
+SIGNS = ("layers/variants.py", "ext/build.py")  # of a revision of layerbench itself
 # Files that no layer reads when it runs: texts and pictures.
 INERT = frozenset({".md", ".rst", ".html", ".css", ".png", ".jpg", ".svg", ".gif", ".pdf"})
 
@@ -53,9 +54,10 @@ class Arm:
         """Make what this process imports from now on come from the arm. Call it before `layers` is imported."""
         if early := sorted(name for name in sys.modules if name.partition(".")[0] in ("layers", "ext")):
             raise RuntimeError(f"{early[0]} was imported before the arm was entered")
-        if not any(Path(path, "layers", "variants.py").is_file() for path in self.paths):
-            for name in ("layers", "ext"):  # ours, before packages of the user's with these names take their place
-                importlib.import_module(name)
+        # Where ours are what is under test; a user's packages of these names never take their place.
+        if own := next((path for path in self.paths if all(Path(path, file).is_file() for file in SIGNS)), None):
+            ours.PLACES.update(layers=own, ext=own)
+        ours.protect()
         _BEFORE.update(sys.modules)
         sys.path[:0] = self.paths
         # torch keys what it compiles by name alone: without a folder of its own, each arm would overwrite the other's.
@@ -64,10 +66,10 @@ class Arm:
 
     def case(self, case: Case) -> Case:
         """The case with its layer looked for in this arm: names of modules stay, a path.py:NAME moves along."""
-        source, _, attribute = case.layer.rpartition(":")
-        if not source.endswith(".py"):
+        path = layer_path(case.layer)
+        if path is None:
             return case
-        path = Path(source).resolve()
+        attribute, path = case.layer.rpartition(":")[2], path.resolve()
         if path.is_relative_to(self.repository) and not path.is_relative_to(self.root):
             path = self.root / path.relative_to(self.repository)
         return msgspec.structs.replace(case, layer=f"{path}:{attribute}")
@@ -203,10 +205,9 @@ def loaded_from_elsewhere(repository: Path, name: str) -> Path | None:
 
 def layer_file(name: str) -> Path | None:
     """Where a suite's layer is written, once this process has loaded it."""
-    source = name.rpartition(":")[0]
-    if source.endswith(".py"):
-        return Path(source).resolve()
-    module = sys.modules.get(source or f"layers.{name}")
+    if path := layer_path(name):
+        return path.resolve()
+    module = sys.modules.get(name.rpartition(":")[0] or f"layers.{name}")
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if file else None
 

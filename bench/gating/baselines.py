@@ -31,6 +31,7 @@ from bench.protocol import Prepared
 LIMIT = {"cpu": 0.15, "cuda": 0.05}  # slow-down that fails; a canary may move by half of it
 FAMILY = 0.01  # chance that a suite in which nothing changed has a case called regressed
 FOLDER = Path("results/baselines")
+UNKNOWN = Prepared(Status.FAILED, lacks="such case")
 
 
 class BaselineHeader(msgspec.Struct, frozen=True, tag="baseline"):
@@ -191,10 +192,11 @@ def ratios(old: Baseline, new: Baseline, suite: Suite, seconds: float) -> Report
             name = planned.case.id
             change = _relative(old.lows(), new.lows(), name, base)
             state = states.get(name, Prepared(Status.FAILED, "not measured"))
-            if line := gate.unmeasured(name, state, state, planned.expect):
+            before = state if name in old.states() else UNKNOWN
+            if line := gate.unmeasured(name, before, state, planned.expect, "the baseline"):
                 lines.append(line)
                 continue
-            lines.append(Line(name, Result.OK, "" if change is not None else "not in the baseline"))
+            lines.append(Line(name, Result.OK, "" if change is not None else f"no ratio to {block.baseline} there"))
             if change is not None and abs(math.log(change)) > math.log1p(LIMIT["cpu"]):
                 notes.append(
                     f"warning: {name} takes {change:.2f} times as long beside {block.baseline} as it did there"
@@ -216,12 +218,10 @@ def _cases(suite: Suite) -> list[Case]:
 
 
 def _line(case: Case, old: Baseline, new: Baseline, entries: Mapping[str, Entry], expected: Status) -> Line:
-    before, now = old.states().get(case.id), new.states().get(case.id)
-    if before is None:
-        return Line(case.id, Result.LOST, "not in the baseline: new or renamed")
+    before, now = old.states().get(case.id, UNKNOWN), new.states().get(case.id)
     if now is None:
         return Line(case.id, Result.LOST, "not measured")
-    if line := gate.unmeasured(case.id, before, now, expected):
+    if line := gate.unmeasured(case.id, before, now, expected, "the baseline"):
         return line
     found = [entry for name, entry in entries.items() if ab.case_of(name) == case.id]
     return gate.line_of(case.id, found) if found else Line(case.id, Result.LOST, "no metric in common")

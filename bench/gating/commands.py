@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from bench.console import Only, err, leave, load_suite, new_folder, out
-from bench.model import Suite, UserError
+from bench.model import Suite, UserError, layer_path
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bench.gating.arms import Arm
     from bench.gating.gate import Line, Report
 
-SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite", show_default=False)]
+SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite, or a layer: path.py:NAME", show_default=False)]
 Repository = Annotated[
     Path | None, typer.Option(help="Repository of the code under test", show_default="that of the suite's layers")
 ]
@@ -87,7 +87,7 @@ def gate(
             report = _against_baseline(resolved, repo, stored, ratios, place)
         else:
             with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
-                lost = () if dropped else _dropped(resolved, Path(suite).resolve(), pair[0], only or [])
+                lost = () if dropped else _dropped(resolved, suite, pair[0], only or [])
                 report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
             report = msgspec.structs.replace(report, lines=(*report.lines, *lost))
     except KeyboardInterrupt:
@@ -140,16 +140,20 @@ def _arms(suite: Suite, repo: Path | None, against: str, revision: str) -> Abstr
     return arms.arms(_repository(suite, repo), against, revision or None, _cache())
 
 
-def _dropped(suite: Suite, file: Path, old: Arm, only: list[str]) -> tuple[Line, ...]:
-    """The cases that the suite's file has in the old revision and no longer has: gone or renamed is no pass."""
+def _dropped(suite: Suite, name: str, old: Arm, only: list[str]) -> tuple[Line, ...]:
+    """The cases that the suite's file (or a layer, for all its versions) has in the old revision and no longer has:
+    gone or renamed is no pass."""
     from bench.gating.gate import Line, Result
 
+    file, of_layer = Path(name).resolve(), layer_path(name)
     before = old.root / file.relative_to(old.repository) if file.is_relative_to(old.repository) else None
-    if before is None or not before.is_file():
+    if before is None or not (before.with_name(of_layer.name) if of_layer else before).is_file():
         return ()
     try:
         then = [old.case(planned.case).id for planned in load_suite(str(before)).cases().values()]
     except UserError as error:
+        if of_layer:  # what is wrong with it, or that it is new, the check tells
+            return ()
         return (Line(str(file), Result.LOST, f"the suite as {old.label} has it: {error}"),)
     now = {old.case(planned.case).id for planned in suite.cases().values()}
     gone = [name.replace(f"{old.root}/", "") for name in then if name not in now and all(text in name for text in only)]

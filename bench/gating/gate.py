@@ -75,6 +75,7 @@ class Result(enum.StrEnum):
     INCONCLUSIVE = "inconclusive"
     IMPROVED = "improved"
     OK = "ok"
+    NEW = "new"  # right, and the old side does not have it
     EXPECTED = "as expected"  # incorrect or failed, as the suite says
     SKIPPED = "skipped"  # on both sides
 
@@ -143,12 +144,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit(self) -> Exit:
-        """Not comparable beats a regression, a regression beats doubt; nothing compared is no pass."""
+        """Not comparable beats a regression, a regression beats doubt; nothing compared is no pass, unless what there
+        is is new: then nothing can be slower than it was, and all was checked."""
         results = {line.result for line in self.lines} | ({self.whole.result} if self.whole else set())
-        if self.problems or not results & {Result.OK, Result.IMPROVED, *_CODES}:
+        if self.problems or not results & {Result.OK, Result.IMPROVED, Result.NEW, *_CODES}:
             return Exit.NOT_COMPARABLE
         codes = {_CODES[result] for result in results if result in _CODES}
         return next((code for code in (Exit.NOT_COMPARABLE, Exit.BAD, Exit.INCONCLUSIVE) if code in codes), Exit.OK)
+
+    @property
+    def unprecedented(self) -> bool:
+        """Whether it passes although nothing was there to compare with."""
+        return self.exit is Exit.OK and not any(self.count(result) for result in (Result.OK, Result.IMPROVED))
 
     def count(self, result: Result) -> int:
         return sum(line.result is result for line in self.lines)
@@ -184,17 +191,28 @@ class State(Protocol):
     def reason(self) -> str:
         """Why not; empty when ok."""
 
+    @property
+    def lacks(self) -> str:
+        """What is not there at all, in words that follow "has no"; empty where it is there, right or wrong."""
 
-def unmeasured(case: str, old: State, new: State, expected: Status) -> Line | None:
-    """The line of a case that is not right on both sides; None for one that is. New failures are never a pass."""
+
+def unmeasured(case: str, old: State, new: State, expected: Status, before: str = "the old revision") -> Line | None:
+    """The line of a case that is not right on both sides; None for one that is. New failures are never a pass.
+
+    What `before`, the old side, does not have is new and no failure of it, but has to be right all the same.
+    """
+    if new.status is Status.OK and expected is not Status.OK and (old.status is Status.OK or old.lacks):
+        return Line(case, Result.BROKEN, f"ok, expected {expected}")
     if old.status is new.status is Status.OK:
-        return None if expected is Status.OK else Line(case, Result.BROKEN, f"ok, expected {expected}")
-    if old.status is new.status is Status.SKIPPED:
+        return None
+    if new.status is Status.SKIPPED and (old.status is Status.SKIPPED or old.lacks):
         return Line(case, Result.SKIPPED, new.reason)
     if new.status in (Status.INCORRECT, Status.FAILED):
         if new.status is expected:
             return Line(case, Result.EXPECTED, f"{new.status}: {new.reason}")
         return Line(case, Result.BROKEN, f"{new.status}: {new.reason}")
+    if old.lacks:
+        return Line(case, Result.NEW, f"{before} has no {old.lacks}; nothing to compare with")
     if old.status is Status.INCORRECT and new.status is Status.OK:
         return Line(case, Result.OK, f"was incorrect: {old.reason}")
     side, one = ("old", old) if old.status is not Status.OK else ("new", new)

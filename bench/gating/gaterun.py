@@ -94,6 +94,7 @@ def run(
     with Record(folder / FILE) as record:
         record.append(GateHeader(SCHEMA, started, suite, {arm.name: arm.label for arm in pair}))
         states, files = check(pairs, [*cases, *canaries], record, tell)
+        _forget_strangers(states, pair[0], cases, files["A"])
         settled = _settled(suite, states)
         running = [case for case in cases if case.id not in settled]
         problems = [*_broken(canaries, states), *proof(pair, files, running)]
@@ -125,6 +126,18 @@ def run(
     )
 
 
+def _forget_strangers(states: States, old: Arm, cases: Sequence[Case], files: Mapping[str, str]) -> None:
+    """A module that the old revision does not have was found in the working tree, which is on the path too."""
+    for case in cases:
+        file = arms.layer_file(case.layer)
+        if file is None or not file.is_relative_to(old.repository):
+            continue
+        module = case.layer.rpartition(":")[0].replace(".", "/")
+        moved = any(name.endswith((f"{module}.py", f"{module}/__init__.py")) for name in files)
+        if not moved and not (old.root / file.relative_to(old.repository)).exists():
+            states[case.id]["A"] = Prepared(Status.FAILED, lacks="such layer")
+
+
 def _settled(suite: Suite, states: States) -> dict[str, Line]:
     """The cases of which the check has already told all."""
     found = {
@@ -149,7 +162,7 @@ def _same(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], states:
         return [], False
     changed = arms.changes(*pair)
     # A worker that died took with it what it had loaded.
-    died = any(one.status is Status.FAILED for by_arm in states.values() for one in by_arm.values())
+    died = any(one.status is Status.FAILED and not one.lacks for by_arm in states.values() for one in by_arm.values())
     return mistaken(pair, files["B"], changed), all(map(arms.inert, changed)) and not died
 
 

@@ -36,11 +36,11 @@ APART = 0.03  # where ratios that the samples allow differ by more, about that l
 LAYOUTS = 3  # of memory, in which a case that looks changed is counted
 BY_LAYOUT = 0.1  # no layout makes a change as large as this
 ROOT = Path(__file__).resolve().parents[2]
-# `bench` comes from here whatever the arm holds: it is imported before the arm is entered. The strings move all that is
-# allocated after them.
+# `bench` comes from here whatever the arm holds. The strings move all that is allocated after them.
 CHILD = (
     "import sys; moved = [str(i) * (1 + i % 40) for i in range(1000 * int(sys.argv[3]))]; "
-    "sys.path.insert(0, sys.argv[1]); from bench.gating import instructions as i; i.serve(int(sys.argv[2]))"
+    "sys.path.insert(0, sys.argv[1]); import layerbench_start; del sys.path[0]; "
+    "from bench.gating import instructions as i; i.serve(int(sys.argv[2]))"
 )
 VALGRIND = (
     *("valgrind", "--tool=callgrind", "--instr-atstart=no", "--collect-atstart=no"),
