@@ -10,14 +10,14 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.markup import escape
 
-from bench import __version__
-from bench.console import Only, SuiteFile, defaults, err, find_layer, leave, load_suite, new_folder, out, takes_no_more
+from bench import __version__, console, ours
+from bench.console import Only, SuiteFile, err, find_layer, leave, load_suite, new_folder, out
 from bench.gating import commands as gating
 from bench.model import Run, Status, UserError, is_surprise, load_run, run_file
 
@@ -55,7 +55,7 @@ def run(
     """
     from bench import runner, stats
     from bench.gating import gate
-    from bench.progress import Display
+    from bench.progress import Display, outlook
 
     if resume and (suite or only or folder):
         remedy = "leave out SUITE, --only and --out"
@@ -63,20 +63,18 @@ def run(
     before = _load(resume) if resume else None
     resolved = before.header.suite if before else load_suite(suite).only(only or [])
     folder = resume or new_folder(folder, resolved.name)
-    if not resume and run_file(folder).exists():
+    if not resume and (held := run_file(folder)).exists() and held.stat().st_size:
         raise UserError("holds a run already", place=str(folder), remedy=f"another --out, or --resume {folder}")
-    cases = before.missing() if before else tuple(resolved.cases())
+    cases = len(before.missing() if before else resolved.cases())
+    if text := outlook(cases, resolved.policy):
+        out.print(text, soft_wrap=True)
     try:
-        with Display(out, len(cases)) as display:
+        with Display(out, cases) as display:
             runner.run(resolved, folder, stop_rule=stats.settled, progress=display, before=before)
     except KeyboardInterrupt:
-        done = len(_load(folder).measurements)
-        err.print(
-            f"interrupted: {done} of {len(resolved.cases())} cases saved; layerbench run --resume {escape(str(folder))}"
-        )
+        _interrupted(folder)
         leave(gate.Exit.INTERRUPTED)
-    result = _load(folder)
-    _show(result)
+    _show(result := _load(folder))
     _write_report(result, folder)
     if surprises := result.surprises():
         err.print(f"[red]unexpected[/]: {len(surprises)} of {len(result.measurements)} cases; see below their tables")
@@ -120,8 +118,7 @@ def report(
     ] = None,
 ) -> None:
     """Write report.md, report.html, results.csv and plots beside a run, and show its table."""
-    result = _load(run)
-    _show(result)
+    _show(result := _load(run))
     _write_report(result, run if run.is_dir() else run.parent, formats or [])
 
 
@@ -131,7 +128,10 @@ def compare(
     new: RunFolder,
     within: Annotated[
         float,
-        typer.Option(help="Changes up to this fraction are the same: two runs of the same code differ by as much"),
+        typer.Option(
+            help="Changes up to this fraction are the same: two runs of the same code seldom differ by more, unless "
+            "the machine as a whole was slower in one"
+        ),
     ] = 0.08,
 ) -> None:
     """Compare two runs case by case: what became faster or slower, what is missing."""
@@ -205,7 +205,7 @@ def list_(
 
     if what not in ("", "layers", "variants"):
         layer = find_layer(what)
-        rows = {"parameters": defaults(layer), "dtypes": " ".join(layer.dtypes)}
+        rows = {"parameters": console.defaults(layer), "dtypes": " ".join(layer.dtypes)}
         rows |= {"versions": " ".join(layer.versions), "made from them": " ".join(made_from(layer))}
         out.print(f"[bold]{escape(what)}[/]", soft_wrap=True)
         for title, text in rows.items():
@@ -214,7 +214,7 @@ def list_(
     if what != "variants":
         out.print("[bold]layers[/] (or your own: path/to/file.py:NAME, pkg.module:NAME)")
         for name in layers.BUILTIN:
-            out.print(f"  {name:<16}{escape(defaults(layers.load(name)))}", soft_wrap=True)
+            out.print(f"  {name:<16}{escape(console.defaults(layers.load(name)))}", soft_wrap=True)
     if what != "layers":
         out.print("[bold]variants[/]")
         for name, function in VARIANTS.items():
@@ -317,8 +317,9 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 
 def main() -> None:
     """Run the command and exit with its code; a user's mistake is one line on stderr, never a traceback."""
-    _utf8(sys.stdout, sys.stderr)
-    sys.path.append(str(Path.cwd()))  # a user's pkg.module:NAME; last, so that it hides nothing of ours
+    console.utf8(sys.stdout, sys.stderr)
+    ours.protect()
+    sys.path.append(str(Path.cwd()))  # a user's pkg.module:NAME; last, so that it hides no library
     sys.exit(command(sys.argv[1:]))
 
 
@@ -339,7 +340,7 @@ def command(arguments: list[str]) -> int:
         if hasattr(error, "show"):  # a usage error: click's in older typers, typer's own in newer ones
             error.show()
             return 2
-        if isinstance(error, OSError) and takes_no_more(error):
+        if isinstance(error, OSError) and console.takes_no_more(error):
             err.print(f"[red]error[/]: cannot write the output: {error.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries, and complains, once more
             return 2
@@ -366,6 +367,19 @@ def _show(result: Run) -> None:
     out.print(terminal.render(result))
 
 
+def _interrupted(folder: Path) -> None:
+    """Show what was measured, and say how to go on."""
+    try:
+        result = load_run(folder)
+    except UserError:  # it ended before its header was on disk
+        err.print("interrupted: nothing is saved")
+        return
+    if result.measurements:
+        _show(result.measured())
+    done, planned = len(result.measurements), sum(len(block.cases) for block in result.header.suite.blocks)
+    err.print(f"interrupted: {done} of {planned} cases saved; layerbench run --resume {escape(str(folder))}")
+
+
 def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> None:
     from bench.formats import html, write_report
 
@@ -381,10 +395,3 @@ def _write_report(result: Run, folder: Path, formats: Sequence[str] = ()) -> Non
     names |= {log.name: None} if log.is_file() and log.stat().st_size else {}
     others = ", ".join(escape(name) for name in names if name != html.FILE)
     out.print(f"report: {escape(str(folder / html.FILE))}  (also {others})", soft_wrap=True)
-
-
-def _utf8(*streams: Any) -> None:
-    """Names may be in any script, also under LC_ALL=C."""
-    for stream in streams:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace")

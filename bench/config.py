@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
-from bench.model import Block, Case, Direction, Planned, Status, Suite, Value, show_value
-from bench.places import loading
+from bench.model import Block, Case, Direction, Planned, Status, Suite, Value, layer_path, show_value
+from bench.places import loading, remedy
 from bench.suitefile import File, GroupEntry, Keys, SuiteFile, closest
 
 Point = dict[str, Any]  # one value of every axis: a case before it is one
@@ -67,16 +67,20 @@ def load_suite(
 ) -> Suite:
     """The suite in a YAML file, complete: blocks in the order written, cases in the order of the variant axis.
 
+    In place of a file a layer, by its name or as path.py:NAME: all versions written for it, on the CPU and the GPU.
+
     `layers` and `variants` are the names known; `cpus` is what `threads: auto` means. `find_layer` raises
     LookupError (its text a sentence) for a layer that does not exist. Raises UserError for every mistake in the
     file, and for whatever else a layer's own file raises.
     """
-    file = File(Path(path))
+    file = File(Path(path), of_layer=_is_layer(str(path), layers))
     content = file.content()
     blocks: list[Block] = []
     origin: dict[str, int] = {}
     for index, entry in enumerate(content.groups):
         name, layer = _find(file, index, entry.layer, find_layer, layers)
+        if file.of_layer:
+            entry = msgspec.structs.replace(entry, axes={"device": ["cpu", "cuda"], "variant": list(layer.versions)})
         own = [variant for variant in layer.versions if variant not in variants]
         for block in _Group(file, ("groups", index), entry, name, layer, (*variants, *own), cpus).blocks():
             first = origin.setdefault(block.setting, index)
@@ -113,23 +117,29 @@ def _names(variants: Sequence[str], dtypes: Sequence[str]) -> dict[str, Sequence
     return {"variant": variants, "direction": tuple(Direction), "dtype": dtypes, "status": tuple(Status)}
 
 
+def _is_layer(name: str, layers: Sequence[str]) -> bool:
+    module, _, attribute = name.rpartition(":")
+    return name in layers or bool(layer_path(name) or (module and attribute and not Path(name).exists()))
+
+
 def _find(
     file: File, index: int, written: str, find_layer: Callable[[str], LayerLike], layers: Sequence[str]
 ) -> tuple[str, LayerLike]:
     """The layer that a group names, and the name by which a worker can load it too."""
     keys = ("groups", index, "layer")
-    name = written
-    source, _, attribute = written.rpartition(":")
-    if source.endswith(".py"):
-        target, here = (file.path.parent / source).resolve(), Path.cwd().resolve()
+    name, path = written, layer_path(written)
+    if path:
+        target, here = (file.path.parent / path).resolve(), Path.cwd().resolve()
         # Relative where it can be: the name is part of every case id, and ids are compared across machines.
-        name = f"{target.relative_to(here) if target.is_relative_to(here) else target}:{attribute}"
+        shown = target.relative_to(here) if target.is_relative_to(here) else target
+        name = f"{shown}{written[written.rindex('.py') + 3 :]}"
     try:
         return name, find_layer(name)
     except (Exception, SystemExit) as error:
         if type(error) is LookupError:  # a KeyError or IndexError comes out of the layer's own file
-            raise file.error(keys, f"{error}{closest(written, layers)}", _how_to_name(written)) from None
-        raise file.error(keys, loading(written, error), "put the layer's own file right") from error
+            near = "" if path else closest(written, layers)
+            raise file.error(keys, f"{error}{near}", _how_to_name(written)) from None
+        raise file.error(keys, loading(written, error), remedy(error)) from error
 
 
 def _how_to_name(layer: str) -> str:

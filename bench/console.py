@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,14 +20,31 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)  # a line stays one when piped: names can be searched for
 
 Only = Annotated[
-    list[str] | None, typer.Option(help="Only cases whose id contains this text; repeated, those that contain all")
+    list[str] | None,
+    typer.Option(
+        help="Only cases whose id contains this text; repeated, those that contain all. n=1000 is in n=1000000 too: "
+        "'n=1000]' ends with the last parameter, 'n=1000,' with another"
+    ),
 ]
-SuiteFile = Annotated[str, typer.Argument(help="A YAML suite, for example configs/quickstart.yaml", show_default=False)]
+SuiteFile = Annotated[
+    str,
+    typer.Argument(
+        help="A YAML suite, for example configs/quickstart.yaml; or a layer, path.py:NAME, for all its versions",
+        show_default=False,
+    ),
+]
 
 
 def leave(code: Exit) -> NoReturn:
     """End the command with this exit code."""
     raise typer.Exit(int(code))
+
+
+def utf8(*streams: Any) -> None:
+    """Names may be in any script, also under LC_ALL=C."""
+    for stream in streams:
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def takes_no_more(error: OSError) -> bool:
@@ -55,7 +72,7 @@ def new_folder(given: Path | None, name: str) -> Path:
 def find_layer(name: str) -> Layer:
     """A layer named on the command line. Raises UserError, also for what its file raises."""
     import layers
-    from bench.places import loading
+    from bench.places import loading, remedy
     from bench.suitefile import closest
 
     try:
@@ -64,7 +81,7 @@ def find_layer(name: str) -> Layer:
         if type(error) is LookupError:  # a KeyError or IndexError comes out of the layer's own file
             near = closest(name, layers.BUILTIN)
             raise UserError(f"{error}{near}", remedy="layerbench list layers, or path.py:NAME") from None
-        raise UserError(loading(name, error), remedy="put the layer's own file right") from error
+        raise UserError(loading(name, error), remedy=remedy(error)) from error
 
 
 def defaults(layer: Layer) -> str:
@@ -73,9 +90,11 @@ def defaults(layer: Layer) -> str:
 
 
 def load_suite(path: str) -> Suite:
-    """The suite in a YAML file. Raises UserError."""
+    """The suite in a YAML file, or of a layer. Raises UserError."""
     if not path:
-        raise UserError("no suite", remedy="layerbench run configs/quickstart.yaml, or --resume FOLDER")
+        raise UserError(
+            "no suite", remedy="layerbench run configs/quickstart.yaml, or path.py:LAYER, or --resume FOLDER"
+        )
     from bench.workers import start_server
 
     start_server()  # torch takes seconds to import: the workers' copy beside this one

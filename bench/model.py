@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -181,14 +181,15 @@ class Suite(msgspec.Struct, frozen=True):
 
     def only(self, texts: Sequence[str]) -> Suite:
         """The part whose case ids contain every one of the texts. Raises UserError where that is nothing."""
-        blocks = [
-            Block(block.baseline, tuple(one for one in block.cases if all(text in one.case.id for text in texts)))
-            for block in self.blocks
-        ]
-        kept = tuple(block for block in blocks if block.cases)
-        if not kept:
+        part = self.keeping(lambda case: all(text in case.id for text in texts))
+        if not part.blocks:
             raise no_case(texts, self.blocks[0].cases[0].case.id)
-        return Suite(self.name, self.policy, kept)
+        return part
+
+    def keeping(self, wanted: Callable[[Case], bool]) -> Suite:
+        """The part whose cases are wanted; a block of none is left out."""
+        blocks = (Block(one.baseline, tuple(each for each in one.cases if wanted(each.case))) for one in self.blocks)
+        return Suite(self.name, self.policy, tuple(block for block in blocks if block.cases))
 
     def cases(self) -> dict[str, Planned]:
         return {planned.case.id: planned for block in self.blocks for planned in block.cases}
@@ -262,6 +263,12 @@ class Run(msgspec.Struct, frozen=True):
         done = {measurement.case.id for measurement in self.measurements}
         return tuple(planned.case for planned in self.header.suite.cases().values() if planned.case.id not in done)
 
+    def measured(self) -> Run:
+        """The same without the cases that are missing."""
+        done = {measurement.case.id for measurement in self.measurements}
+        suite = self.header.suite.keeping(lambda case: case.id in done)
+        return msgspec.structs.replace(self, header=msgspec.structs.replace(self.header, suite=suite))
+
     def surprises(self) -> tuple[tuple[Measurement, Status], ...]:
         """Measurements whose status is a surprise, with the one expected."""
         plan = self.header.suite.cases()
@@ -322,11 +329,21 @@ def load_run(path: str | Path) -> Run:
     return Run(header, tuple(found[name] for name in plan if name in found), tuple(problems))
 
 
+def layer_path(name: str) -> Path | None:
+    """The file of a layer that is named by it: path.py:NAME, or path.py alone; None of other names."""
+    source = name if name.endswith(".py") else name.rpartition(":")[0]
+    return Path(source) if source.endswith(".py") else None
+
+
+class _Schema(msgspec.Struct):
+    schema: Any  # alone: of a suite of many cases the rest takes seconds
+
+
 def _decode_header(line: bytes, place: str) -> Header:
     remedy = "not a layerbench run, or cut off in its first line"
     try:
-        schema = msgspec.json.decode(line)["schema"]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        schema = msgspec.json.decode(line, type=_Schema).schema
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise UserError("no header", place=f"{place}:1", remedy=remedy) from None
     if schema != SCHEMA:
         raise UserError(

@@ -1,6 +1,7 @@
 """Where each variant of a layer can go: saved, loaded elsewhere, trained there. Every answer is tried.
 
-Each try is a process of its own, forked from a server that has imported torch and nothing of this project.
+Each try is a process of its own, forked from a server that has imported torch and of this project
+nothing but where it lies.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def _server() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    context.set_forkserver_preload(["layerbench_start", "torch"])
     return context
 
 

@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.model import Block, Case, Measurement, Status
+from bench.model import Block, Case, Measurement, Policy, Status
 from bench.protocol import Prepared
 from bench.stats import summarise
-from bench.units import cut, error, show, spread
+from bench.units import cut, duration, error, show, spread
+
+LONG = 600.0  # s of sampling from which on a run says how long it may take
 
 
 class Display:
@@ -59,7 +61,7 @@ class Display:
             self._skipped.append(measurement)
             self._bar.advance(self._task)
         else:
-            self.line(result_line(measurement))
+            self.line(result_line(measurement, self._console.width))
 
     def line(self, markup: str) -> None:
         """Print a line for a case that ended, above the bar."""
@@ -110,6 +112,18 @@ class TimeBar:
         self._said = text
 
 
+def outlook(cases: int, policy: Policy) -> str:
+    """How long sampling so many cases takes; nothing where it cannot be long."""
+    most = cases * policy.seconds
+    if most < LONG:
+        return ""
+    least = cases * min(policy.seconds, policy.min_rounds * policy.slots * policy.slot)
+    return (
+        f"{cases:,} cases: sampling takes {duration(least)} at the least and {duration(most)} at the most where none "
+        "is skipped, checks and warm-up come on top; --only takes a part of a suite"
+    )
+
+
 def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str:
     """One checked case as rich markup; `expected` when its status is not the expected one."""
     line = _start(case) + prepared.status
@@ -120,8 +134,11 @@ def checked_line(case: Case, prepared: Prepared, expected: Status | None) -> str
     return (f"{line}  [red]expected {expected}[/]" if expected else line) + _doubts(prepared.warnings)
 
 
-def result_line(measurement: Measurement) -> str:
-    """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`."""
+def result_line(measurement: Measurement, width: int = 80) -> str:
+    """One case as rich markup: `  eager  1.23 ms ± 1.2 %` or `  trace  incorrect: why`.
+
+    Of its warnings as much as fits `width`: all of them are below the table, once for all cases.
+    """
     name = _start(measurement.case)
     if measurement.status is not Status.OK:
         return f"{name}[red]{measurement.status}: {escape(one_line(measurement.reason))}[/]"
@@ -130,11 +147,22 @@ def result_line(measurement: Measurement) -> str:
         if metric is not None:
             summary = summarise(metric.lows)
             parts.append(f"{metric.name} {show(summary.centre, 's')} {spread(summary.half_width)}")
-    return name + "   ".join(parts) + _doubts(measurement.warnings)
+    line = name + "   ".join(parts)
+    return line + _doubts(_brief(measurement.warnings, width - len(line) - 2))
 
 
 def _doubts(warnings: Sequence[str]) -> str:
     return f"  [yellow]{escape('; '.join(warnings))}[/]" if warnings else ""
+
+
+def _brief(warnings: Sequence[str], room: int) -> list[str]:
+    """The first, cut, and how many there are; where even that has no room, how many."""
+    if not warnings:
+        return []
+    count = f"{len(warnings)} warning{'s' if len(warnings) > 1 else ''}"
+    tail = f" ({count})" if len(warnings) > 1 else ""
+    left = room - len(tail)
+    return [cut(warnings[0], left) + tail if left >= 20 else count]
 
 
 def one_line(reason: str, most: int = 300) -> str:

@@ -47,7 +47,7 @@ def benchmarks(path: str | Path) -> Callable[..., None]:
 
 
 def load(path: str | Path) -> Suite:
-    """The suite in a YAML file, with what is known in this process."""
+    """The suite of a YAML file or a layer, with what is known in this process."""
     return config.load_suite(
         path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=machine.cpus()
     )

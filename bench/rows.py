@@ -50,6 +50,7 @@ class Row:
     stopped: str = ""  # what ended the sampling
     limit: str = ""  # what the time is limited by, and the figures
     pays_after: float | None = None  # calls that win back what building and the first call took beyond the baseline's
+    lone: str = ""  # why there is nothing that it could be compared with
 
     @property
     def ok(self) -> bool:
@@ -224,7 +225,8 @@ def _rows(planned: Iterable[Planned], baseline: str, done: Mapping[str, Measurem
     rows = []
     for one in planned:
         label = " ".join([one.case.variant, *named(one.case, inside)])
-        row = Row(one.case, MISSING, one.expect, "not measured yet", baseline, label)
+        lone = "" if one.case.setting in baselines else f"the baseline {baseline} is not in this run"
+        row = Row(one.case, MISSING, one.expect, "not measured yet", baseline, label, lone=lone)
         measurement = done.get(one.case.id)
         rows.append(_filled(row, measurement, baselines.get(one.case.setting), within) if measurement else row)
     return rows

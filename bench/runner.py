@@ -28,6 +28,7 @@ from bench.model import (
     Suite,
     UserError,
     encode_line,
+    layer_path,
     run_file,
 )
 from bench.protocol import Describe, Described, Failed, Finish, Finished, Prepare, Prepared, Sample, Turn
@@ -199,8 +200,7 @@ def _sources(suite: Suite) -> dict[str, str]:
     """SHA-256 of the file of each layer that is named by its file. Raises UserError where there is none."""
     found = {}
     for layer in dict.fromkeys(case.case.layer for case in suite.cases().values()):
-        file = Path(layer.rpartition(":")[0])
-        if file.suffix == ".py":
+        if file := layer_path(layer):
             try:
                 found[layer] = hashlib.sha256(file.read_bytes()).hexdigest()
             except OSError as error:

@@ -72,14 +72,14 @@ def closest(word: object, known: Sequence[str]) -> str:
 
 
 class File:
-    """A YAML file as plain values, with the line of each. Raises UserError for what is not YAML 1.2 in UTF-8."""
+    """A YAML file as plain values, with the line of each. Raises UserError for what is not YAML 1.2 in UTF-8.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.suffix == ".py":
-            remedy = f"write a YAML file with a group of `layer: {path}:NAME`"
-            raise UserError("a layer's code is no suite", place=str(path), remedy=remedy)
-        text = self._text()
+    `of_layer`: `path` is that of a layer, path.py:NAME, and the file that would have it for its only group is meant.
+    """
+
+    def __init__(self, path: Path, *, of_layer: bool = False) -> None:
+        self.path, self.of_layer = path, of_layer
+        text = msgspec.json.encode({"groups": [{"layer": path.name}]}).decode() if of_layer else self._text()
         yaml = YAML(typ="safe", pure=True)  # pure: the C parser reads YAML 1.1, where `no` is false and 010 is eight
         try:
             self._root = yaml.compose(text)
@@ -103,7 +103,9 @@ class File:
         except OSError as error:
             near = closest(self.path, [str(other) for other in sorted(self.path.parent.glob("*.yaml"))])
             message = f"cannot read it: {error.strerror}{near}"
-            raise UserError(message, place=str(self.path), remedy="name a YAML suite") from None
+            raise UserError(
+                message, place=str(self.path), remedy="name a YAML suite, or a layer: path.py:NAME"
+            ) from None
         try:
             return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -130,6 +132,8 @@ class File:
         """A UserError at a value; the line tells the group, so the message says only where in it."""
         shown = keys[2:] if len(keys) > 2 and keys[0] == "groups" else keys
         where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in shown).removeprefix(".")
+        if self.of_layer:
+            return UserError(message, place=str(self.path), remedy=remedy)
         place = f"{self.path}:{self.line(keys)}"
         return UserError(f"{where}: {message}" if where else message, place=place, remedy=remedy)
 

@@ -28,6 +28,14 @@ def show(value: float | None, unit: str) -> str:
     return f"{_digits(value / 1000.0**power)} {_PREFIXES[power + 4]}{unit}"
 
 
+def duration(seconds: float) -> str:
+    """A time that people wait: "50 s", "12 minutes", "29 hours", "38 days"."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def ratio(value: float) -> str:
     """A speed-up: 2.004 is "2.00×"."""
     return f"{_digits(value)}×"

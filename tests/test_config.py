@@ -218,6 +218,30 @@ def test_a_layer_by_path_is_relative_to_the_suite_and_named_from_the_current_fol
     assert names() == {f"{tmp_path.resolve()}/own.py:MINE"}
 
 
+@pytest.mark.parametrize("name", ["conv", "pkg.module:CONV", "mine.py:CONV"])
+def test_a_layer_in_place_of_a_suite_is_all_its_versions_on_both_devices(name: str) -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> LayerLike:
+        asked.append(name)
+        return STUBS["conv"]
+
+    loaded = load_suite(name, find_layer=find, layers=("conv",), variants=("eager", "script"), cpus=2)
+    assert asked == [name]
+    assert [block.baseline for block in loaded.blocks] == ["eager"] * 4
+    assert {(case.device, case.direction) for case in cases(loaded)} == {
+        (device, direction) for device in ("cpu", "cuda") for direction in ("inference", "forward_backward")
+    }
+    assert [case.variant for case in cases(loaded)] == ["eager", "native"] * 4
+    assert "/" not in loaded.name
+
+
+def test_a_mistake_in_a_layer_in_place_of_a_suite_has_no_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "mine.py:CONV")
+    assert str(caught.value).startswith(f"{tmp_path / 'mine.py:CONV'}: unknown layer")
+
+
 def test_what_a_layers_file_raises_is_shown_at_the_line_of_the_layer(fault: Any) -> None:
     message = fault("groups:\n- axes: {}\n  layer: broken\n")
     # With the line in the layer's file: here it is this one, which raises them.

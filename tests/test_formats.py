@@ -141,6 +141,15 @@ def test_torchscript_is_called_deprecated_where_it_is_used(render: Render) -> No
     assert "deprecated" in " ".join(render(run_of(ok(case(variant="script"), 1e-3), baseline="script")).split())
 
 
+@everywhere
+def test_a_baseline_that_is_not_in_the_run_is_said_once_to_be_why_there_is_no_speedup(render: Render) -> None:
+    why = "the baseline eager is not in this run"
+    others = [ok(case(variant="native"), 1e-3), Measurement(case(variant="trace"), Status.FAILED, "boom")]
+    assert render(run_of(*others)).count(why) == 1
+    assert why not in render(run_of(ok(case(), 1e-3), *others))
+    assert why not in render(run_of(others[1]))  # nothing was to be compared
+
+
 @to_read
 def test_a_missing_baseline_leaves_the_verdict_unknown(render: Render) -> None:
     failed = Measurement(case(), Status.FAILED, "crashed")
@@ -157,6 +166,26 @@ def test_html_escapes_what_a_run_says_and_stays_one_file(report: Path) -> None:
     assert "data:image/svg+xml;base64," in page
     assert not {"script", "link", "iframe"} & set(Text(page).tags)
     assert 'src="http' not in page
+
+
+@pytest.mark.parametrize("render", [markdown.render, as_html])
+def test_facts_that_are_bytes_watts_or_clocks_have_their_unit(render: Render) -> None:
+    run = run_of(ok(case(), 1e-3))
+    card = {"memory": 150109880320, "l2_cache": 62914560, "power": 83.966, "clock_max": 1980, "temperature": 39}
+    run.header.environment.update(memory={"total": 25276514304, "limit": None}, gpu={"devices": [card]})
+    text = " ".join(render(run).replace("\\", "").replace(":", "").split())
+    for words in ("total 23.5 GiB", "limit n/a", "memory 140 GiB", "l2_cache 60.0 MiB", "power 83.966 W", "39 °C"):
+        assert words in text
+    assert "clock_max 1980 MHz" in text
+
+
+def test_words_of_a_cell_may_wrap_between_them_and_numbers_never() -> None:
+    page = html.render(run_of(ok(case(), 1e-3, stopped="time limit"), ok(case(variant="native"), 1e-3)))
+    assert '<td class="wraps">20, time\u00a0limit</td>' in page
+    style = page[: page.index("</style>")]
+    assert re.search(r"th, td {[^}]*white-space: nowrap", style)
+    assert re.search(r"td\.wraps {[^}]*white-space: normal", style)
+    assert page.count('class="wraps"') == 2
 
 
 def test_html_shows_any_nesting_of_environment_facts() -> None:
@@ -270,8 +299,21 @@ def test_the_legend_says_what_a_time_and_a_speedup_are_and_which_interval_decide
     text = " ".join(render(gpu_run()).replace("**", "").split())
     assert re.search("times:? median of the lowest of each turn's slots", text)
     assert "trimmed mean of paired rounds, not the medians' ratio" in text
-    assert re.search("faster, slower:? the whole 99.5 % interval is over 3 % from 1", text)
+    assert re.search("faster, slower:? the 99.5 % interval is over 3 % from 1", text)
     assert re.search("same:? the 95 % interval is within 3 % of 1", text)
+
+
+@pytest.mark.parametrize("render", [markdown.render, as_html])
+def test_words_are_explained_where_they_stand(render: Render) -> None:
+    faults = [Metric("page_faults", "1", ((count,),), about="page faults a call") for count in (0.0, 3.0)]
+    usual, faulty = (render(run_of(ok(case(), 1e-3, metric))) for metric in faults)
+    assert "page faults a call" not in usual
+    assert "page faults a call" in faulty
+    assert "launch-bound: enqueueing" not in usual
+    assert "ran and gave wrong results" not in usual
+    limited = ok(case(), 1e-3, limit="launch-bound: 5 us over 3")
+    assert "launch-bound: enqueueing" in render(run_of(limited))
+    assert "ran and gave wrong results" in render(showcase())
 
 
 @to_read
@@ -284,7 +326,7 @@ def test_undecided_is_explained_by_those_of_its_causes_that_are_there(render: Re
         Metric(name, "1", ((value,),), hidden=True) for name, value in (("cpu_wait_share", 0.43), ("output_bytes", 4e6))
     )
     usual, starved, streams = (
-        "too wide an interval to tell, or none",
+        "the 99.5 % interval crosses that limit, or none",
         "one of the two had no CPU for over 25 % of its time",
         "within 8 %, one of the two is a CPU training step that mostly moves memory",
     )
@@ -381,7 +423,31 @@ def test_the_footnotes_of_a_comparison_are_as_many_as_its_kinds_of_doubt_and_not
     ]
     assert written(console).count("eager [1,2,3,4] ") == 18
     assert "of trimmed means, not the medians beside it" in " ".join(written(console).split())
-    assert "undecided: too wide an interval to tell, or none" in " ".join(written(console).split())
+    assert "undecided: the 99.5 % interval crosses that limit, or none" in " ".join(written(console).split())
+
+
+def test_two_runs_that_share_no_case_name_each_once() -> None:
+    old, new = (
+        run_of(*(ok(case(layer, direction=way, k=k), 1e-3) for k in range(3)))
+        for layer, way in (("shift", "backward"), ("vecadd", "inference"))
+    )
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    console.print(terminal.render_comparison(compare_runs(new, old, 0.03), 0.03))
+    text = written(console)
+    assert [text.count(f"{layer} k={k} ") for layer in ("shift", "vecadd") for k in range(3)] == [1] * 6
+    assert "3 cases: not in the old run\n3 cases: not in the new run" in "\n".join(map(str.strip, text.splitlines()))
+
+
+def test_what_two_runs_have_in_common_is_a_sentence_with_the_factor_and_the_remedy() -> None:
+    names = ("eager", "native", "script")
+    old, new = (run_of(*(ok(case(variant=name), metric(time)) for name in names)) for time in (1e-3, 1.5e-3))
+    changes = compare_runs(new, old, 0.08)
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    console.print(terminal.render_comparison(changes, 0.08), terminal.comparison_summary(changes, 3))
+    text = " ".join(written(console).split())
+    assert "3 cases have about the same speed-up, 0.667× (latency on cpu): most likely the machine was slower" in text
+    assert "no verdict rests on it; layerbench gate can tell, for it runs both sides in turns" in text
+    assert "3 undecided" in text
 
 
 def test_what_both_runs_skipped_is_a_line_and_cases_have_short_names() -> None:

@@ -130,6 +130,17 @@ def test_what_happens_between_turns_is_not_the_cases_when_each_turn_begins_anew(
     assert watched.warnings == ()
 
 
+def test_what_is_watched_is_the_process_that_makes_the_calls(root: Path) -> None:
+    write(root, WAITING, "0 0 0\n")
+    write(root, "proc/77/schedstat", "0 0 0\n")
+    monitor = Monitor("cpu", process=77)
+    monitor.begin()
+    write(root, WAITING, "0 9000000 0\n")
+    write(root, "proc/77/schedstat", "0 2000000 0\n")
+    monitor.round_done()
+    assert samples(monitor.end(), "cpu_wait") == ((0.002,),)
+
+
 def test_version_1_counts_throttled_time_in_nanoseconds(root: Path) -> None:
     write(root, "proc/self/cgroup", "4:cpu:/\n0::/\n")
     write(root, "proc/self/mountinfo", "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n")

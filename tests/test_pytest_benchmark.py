@@ -64,6 +64,16 @@ def test_a_suite_runs_as_tests_that_check_first_and_set_up_outside(tmp_path: Pat
             assert one["stats"]["iterations"] == 1  # a graph serves once, and making it is not timed
 
 
+@pytest.mark.parametrize("layer", [f"{Path(__file__).parent / 'faulty_layers.py'}:LINEAR", "sign_gate"])
+def test_all_versions_of_a_layer_are_tests_without_a_suite(layer: str, tmp_path: Path) -> None:
+    file = tmp_path / "test_it.py"
+    assert cli.command(["pytest-benchmark", layer, "--out", str(file)]) == 0
+    collected = executed("pytest", "-p", "no:cacheprovider", "--collect-only", "-q", file, cwd=tmp_path).stdout
+    assert "/cpu/" in collected, collected
+    assert "/cuda/" in collected
+    assert "/eager]" in collected
+
+
 def test_a_test_file_of_somebody_else_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text(SUITE, encoding="utf-8")
     file = tmp_path / "test_it.py"

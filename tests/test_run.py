@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import pytest
 import torch
 import typer
 from runs import case
 
-from bench import cli
+from bench import cli, runner
 from bench.console import new_folder
-from bench.model import Measurement, Run, Status, load_run
+from bench.formats import terminal
+from bench.model import Block, Measurement, Planned, Policy, Run, Status, Suite, encode_line, load_run
 from bench.progress import checked_line, result_line
 from bench.protocol import Describe, Described, Prepared
 from bench.worker import describe_error
@@ -279,9 +281,41 @@ def test_an_interrupt_saves_what_is_measured_and_resume_finishes(suite: Write, t
     process.send_signal(signal.SIGINT)
     output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 130, output
-    assert "4 of 6 cases saved" in output
+    assert output.splitlines()[-1] == f"interrupted: 4 of 6 cases saved; layerbench run --resume {folder}"
+    assert "4 cases: 4 ok" in output
+    assert output.count("speed-up  ") == 2  # a table for each block that is measured
+    assert "not measured" not in output  # which the last line says
     assert "Traceback" not in output
     assert statuses(load_run(folder)) == ["ok"] * 4
+
+
+def test_an_interrupt_before_anything_is_saved_is_none_of_a_run_and_the_folder_can_be_used(
+    suite: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    path = suite("DOUBLE")
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "_header", interrupted)
+        assert cli.command(["run", str(path), "--out", str(path.parent / "run")]) == 130
+    assert capsys.readouterr().err == "interrupted: nothing is saved\n"
+    assert execute(path)[0] == 0
+
+
+def test_a_second_interrupt_ends_at_once_and_costs_nothing(suite: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    path = suite("DOUBLE")
+    file = path.parent / "run" / "run.jsonl"
+    assert execute(path)[0] == 0
+    saved = file.read_bytes().splitlines(keepends=True)[:-1]
+    file.write_bytes(b"".join(saved))
+    monkeypatch.setattr(runner, "run", interrupted)
+    monkeypatch.setattr(terminal, "render", interrupted)
+    assert cli.command(["run", "--resume", str(file.parent)]) == 130
+    assert file.read_bytes() == b"".join(saved)
 
 
 def _lines(path: Path) -> int:
@@ -298,8 +332,8 @@ def _lines(path: Path) -> int:
         (["list", "shfit"], "unknown layer 'shfit'; did you mean 'shift'? (layerbench list layers, or path.py:NAME)"),
         (["run", "--resume", "folder", "configs/shift.yaml"], "--resume: goes on with the suite and folder of its run"),
         (
-            ["run", "swish.py"],
-            "swish.py: a layer's code is no suite (write a YAML file with a group of `layer: swish.py",
+            ["run", "layers/shift.py"],
+            "layers/shift.py needs the name of a layer, layers/shift.py:NAME; layers there: LAYER",
         ),
         (["report", "results/h200"], "the newest run there is results/h200/"),
         (["history", "results/h200", "--only", "nonsense"], "no case has 'nonsense' in its id (ids look like "),
@@ -341,8 +375,19 @@ def test_a_check_of_nothing_is_inconclusive_and_says_so(suite: Write, capsys: py
 def test_comparing_a_run_with_itself_finds_nothing(suite: Write, tmp_path: Path) -> None:
     _, run = execute(suite("DOUBLE", min_rounds=8, seconds=1.0))
     assert run.measurements[0].status is Status.OK
-    folder = str(tmp_path / "run")
-    assert cli.command(["compare", folder, folder, "--within", "0.5"]) == 0
+    folder = tmp_path / "run"
+    _forget_other_work(folder / "run.jsonl")
+    assert cli.command(["compare", str(folder), str(folder), "--within", "0.5"]) == 0
+
+
+def _forget_other_work(file: Path) -> None:
+    """That of other processes while it was measured, beside which there is rightly no verdict."""
+    run = load_run(file)
+    quiet = [
+        msgspec.structs.replace(one, metrics=tuple(each for each in one.metrics if each.name != "cpu_wait_share"))
+        for one in run.measurements
+    ]
+    file.write_bytes(encode_line(run.header) + b"".join(map(encode_line, quiet)))
 
 
 @pytest.mark.parametrize("within", ["-1", "0", "1", "nan", "inf"])
@@ -451,6 +496,16 @@ def test_only_part_of_a_suite_can_be_run(suite: Write, tmp_path: Path, capsys: p
     assert [measurement.case.direction for measurement in load_run(folder).measurements] == ["forward", "forward"]
     assert cli.command(["run", str(path), "--only", "nothing"]) == 2
     assert "no case has 'nothing' in its id" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_help_says_how_a_parameter_is_told_from_a_longer_one(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = case(n=1000, k=3), case(n=1000000, k=3), case(k=3, n=1000)
+    found = Suite("sizes", Policy(), tuple(Block("eager", (Planned(one),)) for one in cases))
+    assert [len(found.only([text]).blocks) for text in ("n=1000", "n=1000,", "n=1000]")] == [3, 1, 1]
+    for name in ("run", "check", "gate"):
+        assert cli.command([name, "--help"]) == 0
+        shown = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+        assert "'n=1000]' ends with the last parameter, 'n=1000,' with another" in shown
 
 
 def test_workers_that_wait_end_by_themselves_and_tidy_up(tmp_path: Path) -> None:

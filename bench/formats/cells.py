@@ -14,12 +14,18 @@ from bench.stats import LEAST, Comparison
 from bench.units import cut, error, ratio, show, spread
 
 NAMES = {"device": "device time", "first_call": "first call"}
-ABOUT = {
+ABOUT = {  # columns; what a metric says of itself comes first
     "latency": "host wall time of one call, the device synchronised",
-    "device": "GPU busy time of one call",
+    "device time": "GPU busy time of one call",
     "dispatch": "host time to enqueue one call",
     "throughput": "time per call, back to back",
-    "first_call": "time of the very first call, with whatever it builds or compiles; in no other number",
+    "speed-up": "baseline / variant [95 %], above 1 is faster; trimmed mean of paired rounds, not the medians' ratio",
+    "error": "largest relative one against the float64 reference",
+    "first call": "time of the very first call, with whatever it builds or compiles; in no other number",
+    "limited by": "launch-bound: enqueueing a call takes the host longer than running it takes the GPU; device-bound: "
+    "the other way round; page-fault-bound: page faults take a fifth of the time or more",
+    "pays after": "calls that win back what making and first call took beyond the baseline's; never: it is slower",
+    "rounds": "how many, what ended them (target: of the intervals), and how many were far out: took much longer",
 }
 DIRECTIONS = {
     Direction.INFERENCE: "in eval mode under torch.no_grad(); all other directions in training mode",
@@ -42,6 +48,12 @@ STATUSES = {
     Status.SKIPPED: "cannot run here; the reason is given",
     Status.FAILED: "raised, crashed or timed out; the message is given",
 }
+FACT_UNITS = {  # of what machine/facts.py reads, by the last of its names
+    **dict.fromkeys(("total", "available", "limit", "memory", "l2_cache"), "B"),
+    **dict.fromkeys(("power", "power_limit", "power_limit_default"), "W"),
+    **dict.fromkeys((f"{one}{of}" for one in ("clock", "memory_clock") for of in ("", "_max", "_application")), "MHz"),
+    "temperature": "°C",
+}
 TORCHSCRIPT = ("script", "trace")
 
 
@@ -49,7 +61,8 @@ TORCHSCRIPT = ("script", "trace")
 class Column:
     """One column: `cell` is its text for a row, `detail` what a reader can ask for on top.
 
-    `word` follows the cell, in its tone: a verdict or a status. `short` is the cell without its interval.
+    `word` follows the cell, in its tone: a verdict or a status. `short` is the cell without its interval. One that
+    `wraps` is words, and may take several lines.
     """
 
     title: str
@@ -57,6 +70,7 @@ class Column:
     detail: Callable[[Row], str] = lambda row: ""
     word: Callable[[Row], str] | None = None
     short: Callable[[Row], str] | None = None
+    wraps: bool = False
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -74,7 +88,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
     if any(row.pays_after is not None for row in rows):
         found.append(Column("pays after", _pays_after))
     if any(row.ok for row in rows):
-        found.append(Column("rounds", _rounds))
+        found.append(Column("rounds", _rounds, wraps=True))
     told = {name for row in rows for name, reading in row.readings.items() if reading.summary.centre}
     return [*found, *(_metric(name) for name in known if name not in (*COMPARED, "first_call") and name in told)]
 
@@ -165,7 +179,8 @@ def remarks(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     for row in rows:
         if text := remark(row):
             found.setdefault(text, []).append(row)
-    return [(", ".join(row.label for row in alike), text, alike[0].status) for text, alike in found.items()]
+    said = [(", ".join(row.label for row in alike), text, alike[0].status) for text, alike in found.items()]
+    return said + [("speed-up", f"n/a: {why}", "") for why in dict.fromkeys(row.lone for row in rows if row.ok) if why]
 
 
 def headline(run: Run, view: View) -> str:
@@ -200,41 +215,29 @@ def cautions(run: Run, view: View) -> list[str]:
 def legend(run: Run, view: View) -> list[tuple[str, str]]:
     """The words used in this report and what they mean."""
     within = f"{100 * run.header.suite.policy.same_within:g} %"
-    about = {name: metric.about or ABOUT.get(name, "") for name, metric in metrics(view.rows).items()}
-    found = [(NAMES.get(name, name), text) for name, text in about.items() if text]
-    found += [(str(direction), DIRECTIONS[direction]) for direction in Direction
-              if any(row.case.direction is direction for row in view.rows)]  # fmt: skip
+    rows = view.rows
+    about = ABOUT | {NAMES.get(name, name): metric.about for name, metric in metrics(rows).items() if metric.about}
+    titles = {column.title: None for layer in view.layers for block in layer.blocks for column in columns(block.rows)}
+    found = [(title, about[title]) for title in titles if title in about]
+    found += [(str(one), text) for one, text in DIRECTIONS.items() if any(row.case.direction is one for row in rows)]
     found += [
         ("times", "median of the lowest of each turn's slots"),
         ("±", f"half its 95 % interval; n/a below {LEAST} rounds"),
-        (
-            "speed-up",
-            "baseline / variant [95 %], above 1 is faster; trimmed mean of paired rounds, not the medians' ratio",
-        ),
-        ("faster, slower", f"the whole 99.5 % interval is over {within} from 1"),
+        ("faster, slower", f"the 99.5 % interval is over {within} from 1"),
         ("same", f"the 95 % interval is within {within} of 1"),
         ("undecided", undecided(run.measurements)),
-        ("error", "largest relative one against the float64 reference"),
-        ("rounds", "how many, what ended them (target: of the intervals), and how many were far out: took much longer"),
-        (
-            "pays after",
-            "calls that win back what making and first call took beyond the baseline's; never: it is slower",
-        ),
-        ("incorrect", "ran and gave wrong results, so it gets no time"),
-        ("skipped", "cannot run here; the reason is given"),
     ]
-    if any(row.case.variant.startswith(TORCHSCRIPT) for row in view.rows):
-        names = " and ".join(
-            sorted({row.case.variant for row in view.rows if row.case.variant.startswith(TORCHSCRIPT)})
-        )
-        found.append((names, "made with TorchScript, which PyTorch has deprecated: do not start new work on it"))
+    found += [(str(status), text) for status, text in STATUSES.items() if any(row.status == status for row in rows)]
+    if scripted := sorted({row.case.variant for row in rows if row.case.variant.startswith(TORCHSCRIPT)}):
+        words = "made with TorchScript, which PyTorch has deprecated: do not start new work on it"
+        found.append((" and ".join(scripted), words))
     return found
 
 
 def undecided(found: Iterable[Measurement]) -> str:
     """What the word means among these: those of its causes that are there."""
     found = tuple(found)
-    causes = ["too wide an interval to tell, or none"]
+    causes = ["the 99.5 % interval crosses that limit, or none"]
     if any(map(starved, found)):
         causes.append(f"one of the two had no CPU for over {100 * STARVED:g} % of its time")
     if any(map(streaming_step, found)):
@@ -242,14 +245,16 @@ def undecided(found: Iterable[Measurement]) -> str:
     return "; or ".join(causes)
 
 
-def fact(value: object) -> str:
-    """A plain fact of the environment or the policy."""
+def fact(value: object, name: str = "") -> str:
+    """A plain fact of the environment or the policy; of one that `FACT_UNITS` names, with its unit."""
     if value is None:
         return "n/a"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple | dict):
         return ", ".join(map(fact, value)) or "none"
+    if name in FACT_UNITS and isinstance(value, int | float):
+        return show(value, "B") if FACT_UNITS[name] == "B" else f"{value:g} {FACT_UNITS[name]}"
     return str(value)
 
 

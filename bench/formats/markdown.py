@@ -93,7 +93,7 @@ def _facts(value: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield f"{indent}- {escape(str(name))}"
             yield from _facts(inner, depth + 1)
         else:
-            yield f"{indent}- {escape(str(name))}: {escape(fact(inner))}"
+            yield f"{indent}- {escape(str(name))}: {escape(fact(inner, name))}"
 
 
 def escape(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich import box
@@ -32,7 +32,7 @@ from bench.formats.verdicts import ENDINGS
 from bench.model import Measurement, Run, Status
 from bench.rows import MISSING, BlockView, Row, checked_summary, view
 from bench.table import Change
-from bench.units import show
+from bench.units import ratio, show
 
 STYLES = {"good": "green", "bad": "red", "doubt": "yellow", "dim": "dim"}
 _REASON = 240  # characters of a reason shown here; reports have all of it
@@ -63,11 +63,35 @@ def render_comparison(changes: Sequence[Change], within: float) -> RenderableTyp
     for change in shown:
         marks = list(dict.fromkeys(numbers[text] for text in change.warnings))
         table.add_row(*_change_cells(change, short[change.case.id], marks))
-    doubts = [f"{short[change.case.id]}: {one_line(change.why, _REASON)}" for change in shown if change.why]
+    doubts = [*_moved_together(shown), *_not_compared(shown, short)]
     doubts += [f"{count} skipped in both: {one_line(reason, _REASON)}" for reason, count in idle.items()]
     found = (one for change in shown for one in (change.old, change.new) if one)
     words = f"{_COMPARED_WORDS}  same: within {100 * within:g} % of 1.  undecided: {undecided(found)}."
     return Group(table, *(Text(text, "yellow") for text in doubts), *_footnotes(notes), Text(words, "dim"))
+
+
+def _moved_together(changes: Sequence[Change]) -> Iterator[str]:
+    for common in dict.fromkeys(change.common for change in changes if change.common):
+        these = [change for change in changes if change.common == common]
+        where, how = f"{these[0].metric} on {these[0].case.device}", "slower" if common < 1 else "faster"
+        yield (
+            f"{len(these)} cases have about the same speed-up, {ratio(common)} ({where}): most likely the machine was "
+            f"{how} in the new run, not the code, so no verdict rests on it; layerbench gate can tell, for it runs "
+            "both sides in turns"
+        )
+
+
+def _not_compared(changes: Sequence[Change], short: Mapping[str, str]) -> Iterator[str]:
+    """Why; the table has the names of several with one reason, and what one of them may be says what all may."""
+    reasons: dict[str, list[Change]] = {}
+    for change in changes:
+        if change.why:
+            reasons.setdefault(change.why, []).append(change)
+    for why, these in reasons.items():
+        who = short[these[0].case.id] if len(these) == 1 else f"{len(these)} cases"
+        yield f"{who}: {one_line(why, _REASON)}"
+        if hinted := next((one for one in these if one.hint), None):
+            yield f"  {short[hinted.case.id]}: {one_line(hinted.hint, _REASON)}"
 
 
 def comparison_summary(changes: Sequence[Change], code: int) -> Text:

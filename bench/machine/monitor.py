@@ -67,16 +67,22 @@ class Monitor:
 
     `begin()` may be called before each turn instead of once: then what happens while other processes have theirs is
     not counted. `device` is torch's name of it; `uuid` is `str(torch.cuda.get_device_properties(device).uuid)` of a
-    CUDA device. `library` stands in for pynvml in tests.
+    CUDA device. `process` is the one that makes the calls, by its number. `library` stands in for pynvml in tests.
     """
 
     def __init__(
-        self, device: str, uuid: str | None = None, *, library: Any = None, now: Now = time.perf_counter
+        self,
+        device: str,
+        uuid: str | None = None,
+        *,
+        process: int | str = "self",
+        library: Any = None,
+        now: Now = time.perf_counter,
     ) -> None:
         self._now = now
         self._states: dict[str, str] = {}
-        self._counters = _counters()
-        self._gauges = [_cpu_clock()]
+        self._counters = _counters(process)
+        self._gauges = [_cpu_clock(process)]
         self._load: float | None = None
         self._started, self._watched, self._debt = 0.0, 0.0, 0.0  # s
         self._begun = False
@@ -171,7 +177,7 @@ def _gpu_warnings(seen: dict[str, list[float]], names: list[str]) -> list[str]:
     return found
 
 
-def _counters() -> list[_Source]:
+def _counters(process: int | str) -> list[_Source]:
     files = machine.fact(_throttle_files) or {}
     return [
         _Source(
@@ -187,7 +193,7 @@ def _counters() -> list[_Source]:
             "schedstat",
             "kernel",
             (("cpu_wait", "s", "time the main thread was ready to run and had no CPU, by round"),),
-            lambda: (int(machine.read("proc/self/schedstat").split()[1]) * 1e-9,),
+            lambda: (int(machine.read(f"proc/{process}/schedstat").split()[1]) * 1e-9,),
         ),
         _Source(
             "rusage",
@@ -218,10 +224,10 @@ def _throttled(files: dict[Any, Path]) -> tuple[float, float]:
     return float(times), seconds
 
 
-def _cpu_clock() -> _Source:
+def _cpu_clock(process: int | str) -> _Source:
     def read() -> tuple[float]:
         # The 39th field, counted behind the command's name, which may hold anything.
-        cpu = machine.read("proc/self/stat").rpartition(")")[2].split()[36]
+        cpu = machine.read(f"proc/{process}/stat").rpartition(")")[2].split()[36]
         return (int(machine.read(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")) * 1e3,)
 
     return _Source("cpufreq", "kernel", (("cpu_clock", "Hz", "clock of the CPU last run on, after each round"),), read)
