@@ -274,6 +274,7 @@ def test_an_interrupt_saves_what_is_measured_and_resume_finishes(suite: Write, t
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=os.environ | {"PYTHONUNBUFFERED": "1", "LC_ALL": "C"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells have it ignored in the background
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and _lines(folder / "run.jsonl") < 5:
