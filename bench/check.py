@@ -146,7 +146,7 @@ def _try(
     bound: float,
     gradients: bool,
 ) -> float:
-    before = [x.clone() for x in inputs]
+    before = _copies(inputs)
     with torch.set_grad_enabled(gradients):
         output = _call(made, _leaves(inputs, gradients))
     if output.dtype != expected:
@@ -272,17 +272,29 @@ def _keeps_its_output(made: Made, others: Inputs) -> None:
 
 
 def _reads_its_inputs(made: Made, reference: Reference, others: Inputs, bound: float) -> float:
-    """New values where the last ones lay: what is remembered by the place of an input is wrong then."""
-    inputs = tuple(x.clone() for x in made.inputs)
-    if [x.shape for x in others] != [x.shape for x in inputs]:
-        return 0.0
+    """In every call, and not what it remembers of them: new values where the last ones lay are answered anew, and the
+    same inputs once more by another tensor. What copies of them are answered with, too, depends on no values."""
+    inputs = _copies(made.inputs)
     with torch.no_grad():
-        _call(made, inputs)
+        first, again = (_call(made, inputs) for _ in range(2))
+        if _share(first, again) and not any(_share(first, x) for x in (*inputs, _call(made, _copies(inputs)))):
+            raise Wrong("remembers its answer: the second of two calls on the same tensors returns the first's")
+        if [x.shape for x in others] != [x.shape for x in inputs]:
+            return 0.0
         for x, other in zip(inputs, others, strict=True):
             x.copy_(other)
         return _compare_output(
             _call(made, inputs), reference.answer(inputs), "output, new values in the same inputs", bound
         )
+
+
+def _copies(inputs: Inputs) -> Inputs:
+    return tuple(x.clone() for x in inputs)
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    """Whether they lie in the same memory."""
+    return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _updates_its_buffers(made: Made, reference: Reference, bound: float) -> float:

@@ -156,9 +156,12 @@ def test_a_reference_that_fails_is_not_the_variants_fault() -> None:
             examine(replace(faulty.DOUBLE, reference=reference))
 
 
-def test_a_layer_that_remembers_by_address_is_rejected() -> None:
+def test_a_layer_that_remembers_its_answer_is_rejected() -> None:
     with pytest.raises(Wrong, match="new values in the same inputs"):
         examine(faulty.BY_ADDRESS, gradients=False)
+    with pytest.raises(Wrong, match="remembers its answer"):
+        examine(faulty.BY_TENSOR, gradients=False)
+    assert examine(faulty.KEPT_POSITIONS, gradients=False) == 0  # no values are in what it keeps
 
 
 def test_a_random_layer_is_told_so_and_is_none_in_inference() -> None:
