@@ -69,7 +69,7 @@ class Worker:
                     return Finished(session.finish())
         except Exception as error:
             self._session = None
-            return Failed(describe_error(error))
+            return Failed(self._words(error))
 
     def _prepare(self, request: Prepare) -> Prepared:
         case, policy = request.case, request.policy
@@ -86,11 +86,15 @@ class Worker:
         except Unavailable as reason:
             return Prepared(Status.SKIPPED, str(reason), lacks=lacking(case))
         except LookupError as error:
-            return Prepared(Status.FAILED, describe_error(error), lacks=lacking(case))
+            return Prepared(Status.FAILED, self._words(error), lacks=lacking(case))
         except check.Wrong as wrong:
             bound = check.bound_for(case.dtype, tf32=policy.tf32)
             return Prepared(Status.INCORRECT, str(wrong), error=wrong.error, bound=bound, notes=session.made.notes)
         return session.prepared()
+
+    def _words(self, error: Exception) -> str:
+        missed = self._arm.missed(error) if self._arm else ""
+        return describe_error(error) + (f"; {missed}" if missed else "")
 
 
 def lacking(case: Case) -> str:

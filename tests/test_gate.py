@@ -666,6 +666,57 @@ def test_layers_of_another_repository_are_no_pass(repository: Path, tmp_path: Pa
     assert cli.command(["gate", "--suite", suite, "--repo", str(other), "--against", "HEAD~1", "--out", out]) == 4
 
 
+FROM_CHECKOUT = {
+    "_k.so": "import ctypes\nctypes.CDLL('{}/_k.so')\n",
+    "helper.py": "import sys\nsys.path.append('{}')\nimport helper\n",
+}
+
+
+@pytest.mark.parametrize("name", FROM_CHECKOUT)
+def test_code_of_the_checkout_that_the_old_revision_runs_is_no_pass(repository: Path, name: str) -> None:
+    (repository / ".gitignore").write_text(name, encoding="utf-8")
+    library = msgspec._core.__file__  # any will do
+    (repository / name).write_bytes(b"" if name.endswith(".py") else Path(library).read_bytes())
+    text = FROM_CHECKOUT[name].format(repository) + LAYER.format(steps=4)
+    old = commit(repository, mine=text)
+    commit(repository, mine=text + "# a change")
+    code, found = run_gate(repository, "STILL", against="HEAD~1")
+    words = "have each revision build its own, beside its file (os.path.dirname(__file__)), or install it"
+    assert (code, found.problems) == (4, (f"HEAD~1 ({old[:7]}) ran {name} of the checkout: {words}",))
+
+
+@pytest.mark.parametrize("statement", ["import theirs._k", "from theirs import _k", "open('_k.bin')"])
+def test_what_only_the_checkout_has_the_old_revision_fails_without_and_is_told(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    (repository / "theirs").mkdir()
+    (repository / "theirs" / "__init__.py").write_text("", encoding="utf-8")
+    (repository / ".gitignore").write_text("_k.*", encoding="utf-8")
+    name = "_k.bin" if "open" in statement else "theirs/_k.py"
+    (repository / name).write_text("", encoding="utf-8")
+    monkeypatch.chdir(repository)
+    text = f"{statement}\n" + LAYER.format(steps=4)
+    old = commit(repository, mine=text)
+    commit(repository, mine=text + "# a change")
+    code, found = run_gate(repository, "STILL", against="HEAD~1")
+    assert (code, found.lines[0].result) == (4, Result.LOST)
+    assert f"{name} is in the checkout, not in HEAD~1 ({old[:7]}): have each" in found.lines[0].reason
+
+
+def test_a_file_named_from_the_current_folder_is_the_arms_own(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("old", "new"):
+        (repository / "data.txt").write_text(text, encoding="utf-8")
+        commit(repository, mine=f"assert open('data.txt').read() == {text!r}\n" + LAYER.format(steps=4))
+    monkeypatch.chdir(repository)
+    one = Case(f"{repository}/mine.py:STILL", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
+    with arms.arms(repository, "HEAD~1", None, repository) as pair:
+        pairs = ab.Pairs(pair, msgspec.convert(POLICY, Policy), ab.effort_for([one]), repository.parent / "log")
+        events = list(pairs.check([one]))
+    assert [event[2].reason for event in events if not isinstance(event, Ran)] == ["", ""]
+
+
 def test_a_layer_that_is_broken_now_fails_and_one_that_could_not_be_loaded_then_is_not_comparable(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,10 @@ an arm, so only what it imports afterwards (`layers`, `ext`, a user's own module
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -28,6 +30,7 @@ HARNESS = Path(__file__).resolve().parents[1]
 SIGNS = ("layers/variants.py", "ext/build.py")  # of a revision of layerbench itself
 # Files that no layer reads when it runs: texts and pictures.
 INERT = frozenset({".md", ".rst", ".html", ".css", ".png", ".jpg", ".svg", ".gif", ".pdf"})
+OWN_BUILD = "have each revision build its own, beside its file (os.path.dirname(__file__)), or install it"
 
 _BEFORE: set[str] = set()  # modules that this process had before it entered an arm
 
@@ -59,7 +62,9 @@ class Arm:
             ours.PLACES.update(layers=own, ext=own)
         ours.protect()
         _BEFORE.update(sys.modules)
-        sys.path[:0] = self.paths
+        # What the old revision lacks it is to fail without, not to find in the checkout.
+        sys.path[:] = [*self.paths, *(entry for entry in sys.path if not self._is_stray(Path(entry or ".").resolve()))]
+        self._go_there()
         # torch keys what it compiles by name alone: without a folder of its own, each arm would overwrite the other's.
         key = "working-tree" if self.root == self.repository else self.commit
         os.environ["TORCH_EXTENSIONS_DIR"] = str(self.cache / "arms" / key)
@@ -74,27 +79,81 @@ class Arm:
             path = self.root / path.relative_to(self.repository)
         return msgspec.structs.replace(case, layer=f"{path}:{attribute}")
 
+    def _go_there(self) -> None:
+        """A file that a layer names from the current folder is the arm's own too."""
+        here = Path.cwd().resolve()
+        if cache := os.environ.get("LAYERBENCH_CACHE"):
+            os.environ["LAYERBENCH_CACHE"] = str(Path(cache).resolve())
+        if here.is_relative_to(self.repository) and not here.is_relative_to(self.root):
+            there = self.root / here.relative_to(self.repository)
+            there.mkdir(parents=True, exist_ok=True)
+            os.chdir(there)
+
     def ran(self) -> dict[str, str]:
         """What this process has loaded of the arm: SHA-256 by file. Modules by their path below the root, native
-        libraries by their name, wherever the arm built them."""
+        libraries by their name, wherever the arm built them; and strays by their whole path."""
         modules = {
-            Path(file)
+            _resolved(Path(file))
             for name, module in list(sys.modules.items())
-            if name not in _BEFORE and (file := getattr(module, "__file__", None))
+            if name not in _BEFORE and (file := getattr(module, "__file__", None)) and file.endswith(".py")
         }
-        sources = {path for path in modules if path.suffix == ".py" and path.is_relative_to(self.root)}
-        found = {str(path.relative_to(self.root)): _digest(path) for path in sources if not _installed(path)}
-        return found | {path.name: _digest(path) for path in self._libraries()}
+        libraries = _libraries()
+        own = {str(path.relative_to(self.root)): path for path in modules if path.is_relative_to(self.root)}
+        own |= {path.name: path for path in libraries if any(map(path.is_relative_to, (self.root, self.cache)))}
+        found = {name: path for name, path in own.items() if not _installed(path)}
+        found |= {str(path): path for path in [*modules, *libraries] if self._is_stray(path)}
+        return {name: _digest(path) for name, path in found.items()}
 
-    def _libraries(self) -> Iterator[Path]:
-        try:
-            lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return
-        mapped = {Path(line[line.index("/") :]) for line in lines if line.endswith(".so") and "/" in line}
-        for path in sorted(mapped):
-            if (path.is_relative_to(self.root) or path.is_relative_to(self.cache)) and not _installed(path):
-                yield path
+    def strays(self, files: Iterable[str]) -> list[str]:
+        """Which of the files that this arm `ran` lie in the user's checkout and are not of this revision."""
+        return [name for name in files if Path(name).is_absolute()]
+
+    def _is_stray(self, path: Path) -> bool:
+        if not path.is_relative_to(self.repository) or path.is_relative_to(self.root) or _installed(path):
+            return False
+        return not any(map(path.is_relative_to, (self.cache, *(Path(at, name) for name, at in ours.PLACES.items()))))
+
+    def missed(self, error: BaseException) -> str:
+        """What the checkout has and this revision's folder has not, for want of which `error` was raised: a sentence,
+        or nothing."""
+        wanted = _wanted(error)
+        for folder in (Path.cwd(), *map(Path, self.paths)):
+            here = folder / wanted
+            if not wanted or not here.is_relative_to(self.root) or here.exists():
+                continue
+            there = self.repository / here.relative_to(self.root)
+            pattern = f"{there.name}.*" if isinstance(error, ImportError) else there.name
+            if found := next(there.parent.glob(pattern), None):
+                return f"{found.relative_to(self.repository)} is in the checkout, not in {self.label}: {OWN_BUILD}"
+        return ""
+
+
+def _wanted(error: BaseException) -> str:
+    """The file that could not be opened, or the path without ending of the module that could not be imported."""
+    if isinstance(error, ImportError) and error.name:
+        part = re.match(r"cannot import name '(\w+)'", str(error))  # from . import _k
+        return (f"{error.name}.{part[1]}" if part else error.name).replace(".", "/")
+    # The dynamic loader's has no filename: "k.so: cannot open shared object file".
+    return str(error.filename or str(error).partition(":")[0]) if isinstance(error, OSError) else ""
+
+
+def _libraries() -> list[Path]:
+    """The native libraries that this process has mapped."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    mapped = {Path(line[line.index("/") :]) for line in lines if "/" in line}
+    return sorted(path for path in mapped if ".so" in path.suffixes)  # also libk.so.1
+
+
+def _resolved(file: Path) -> Path:
+    return _resolved_folder(file.parent) / file.name
+
+
+@functools.cache  # of thousands of modules, under valgrind
+def _resolved_folder(folder: Path) -> Path:
+    return folder.resolve()
 
 
 def _installed(path: Path) -> bool:

@@ -133,7 +133,8 @@ def _forget_strangers(states: States, old: Arm, cases: Sequence[Case], files: Ma
         if file is None or not file.is_relative_to(old.repository):
             continue
         module = case.layer.rpartition(":")[0].replace(".", "/")
-        moved = any(name.endswith((f"{module}.py", f"{module}/__init__.py")) for name in files)
+        own = files.keys() - set(old.strays(files))
+        moved = any(name.endswith((f"{module}.py", f"{module}/__init__.py")) for name in own)
         if not moved and not (old.root / file.relative_to(old.repository)).exists():
             states[case.id]["A"] = Prepared(Status.FAILED, lacks="such layer")
 
@@ -331,7 +332,11 @@ def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tu
 def proof(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running: Sequence[Case]) -> list[str]:
     """What speaks against each arm having run its own revision: the code came from elsewhere."""
     problems = []
-    for arm in pair:
+    for arm in pair if running else ():
+        problems += [
+            f"{arm.label} ran {Path(stray).relative_to(arm.repository)} of the checkout: {arms.OWN_BUILD}"
+            for stray in arm.strays(files.get(arm.name, {}))
+        ]
         for layer in dict.fromkeys(case.layer for case in running):
             file = arms.layer_file(layer)
             if file is None or not file.is_relative_to(arm.repository):
