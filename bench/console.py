@@ -13,6 +13,9 @@ from rich.console import Console
 from bench.model import Suite, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.config import LayerLike
     from bench.gating.gate import Exit
     from layers import Layer
 
@@ -89,8 +92,11 @@ def defaults(layer: Layer) -> str:
     return " ".join(f"{key}={value}" for key, value in layer.defaults.items())
 
 
-def load_suite(path: str) -> Suite:
-    """The suite in a YAML file, or of a layer. Raises UserError."""
+def load_suite(path: str, look: Callable[[str], LayerLike] | None = None) -> Suite:
+    """The suite in a YAML file, or of a layer. Raises UserError.
+
+    `look` finds its layers where their code is not this process's to run; see `find_layer` of config.load_suite.
+    """
     if not path:
         raise UserError(
             "no suite", remedy="layerbench run configs/quickstart.yaml, or path.py:LAYER, or --resume FOLDER"
@@ -103,4 +109,6 @@ def load_suite(path: str) -> Suite:
     from bench.machine.facts import cpus
     from layers.variants import VARIANTS
 
-    return config.load_suite(path, find_layer=layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus())
+    return config.load_suite(
+        path, find_layer=look or layers.load, layers=layers.BUILTIN, variants=tuple(VARIANTS), cpus=cpus()
+    )

@@ -79,11 +79,26 @@ class Proof(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
+class Look(msgspec.Struct, frozen=True):
+    """Ask what a layer is in the code that the process runs. Answered by Looked."""
+
+    layer: str
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What a suite needs to know of a layer, see config.LayerLike; or, in `absent`, a sentence: that there is none."""
+
+    versions: dict[str, None] = {}
+    defaults: dict[str, Any] = {}
+    dtypes: tuple[str, ...] = ()
+    absent: str = ""
+
+
 class Failed(msgspec.Struct, frozen=True):
     """The answer to any request during which something was raised."""
 
     reason: str
 
 
-Request = Describe | Prepare | Sample | Finish | Prove
-Answer = Described | Prepared | Turn | Finished | Proof | Failed
+Request = Describe | Prepare | Sample | Finish | Prove | Look
+Answer = Described | Prepared | Turn | Finished | Proof | Looked | Failed

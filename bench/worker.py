@@ -18,6 +18,8 @@ from bench.protocol import (
     Failed,
     Finish,
     Finished,
+    Look,
+    Looked,
     Prepare,
     Prepared,
     Proof,
@@ -60,6 +62,8 @@ class Worker:
                     return self._prepare(request)
                 case Prove():
                     return Proof(self._arm.ran() if self._arm else {})
+                case Look(name):
+                    return look(name)
                 case Sample(number):
                     assert self._session is not None
                     return self._session.sample(number)
@@ -97,16 +101,32 @@ class Worker:
         return describe_error(error) + (f"; {missed}" if missed else "")
 
 
+def look(name: str) -> Looked:
+    """What the code that this process runs has by the name of a layer. What the layer's own file raises passes."""
+    try:
+        layer = layers.load(name)
+    except LookupError as error:
+        if _absent(error):
+            return Looked(absent=str(error))
+        raise
+    return Looked(dict.fromkeys(layer.versions), dict(layer.defaults), tuple(layer.dtypes))
+
+
+def _absent(error: Exception) -> bool:
+    """Whether there is no such layer: a mistake in a layer's own file is no layer yet to be written."""
+    files = {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}
+    return type(error) is LookupError and files == {__file__, layers.__file__}
+
+
 def lacking(case: Case) -> str:
     """What the code that this process runs does not have of a case: "such layer", "variant 'mine' of swish".
 
-    Empty where all is there, and where the layer's own file is at fault: a mistake is no layer yet to be written.
+    Empty where all is there, and where the layer's own file is at fault.
     """
     try:
         layer = layers.load(case.layer)
     except Exception as error:
-        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
-        return "such layer" if type(error) is LookupError and set(files) == {layers.__file__} else ""
+        return "such layer" if _absent(error) else ""
     # An arm's layers may be older than MADE_FROM.
     sources = getattr(layers.variants, "MADE_FROM", dict.fromkeys(layers.variants.VARIANTS, "eager"))
     if sources.get(case.variant, case.variant) not in layer.versions:

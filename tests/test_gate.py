@@ -792,20 +792,55 @@ def test_a_new_version_that_is_wrong_fails_and_one_that_is_right_alone_passes(re
     assert ([line.result for line in found.lines], found.unprecedented) == ([Result.NEW], True)
 
 
+# Of which a process can load one revision alone: an operator of one name, and a helper that gets another.
+ALONE = """
+import torch
+from helper_{name} import {helper}
+lib = torch.library.Library("{name}", "DEF")
+lib.define("twice(Tensor x) -> Tensor")
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "module"])
 def test_a_version_renamed_in_a_layer_that_stands_for_its_suite_is_no_pass(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    name = f"gate_{kind}"
     text = LAYER.format(steps=4) + MINE.format(mine="x")
-    commit(repository, mine=text)
-    commit(repository, mine=text.replace('"mine":', '"yours":'))
+    for helper, version in (("old", "mine"), ("new", "yours")):
+        mine = ALONE.format(name=name, helper=helper) + text.replace('"mine":', f'"{version}":')
+        commit(repository, **{name: mine, f"helper_{name}": f"{helper} = 1"})
     monkeypatch.chdir(repository)
-    arguments = ["gate", "--suite", "mine.py:STILL", "--against", "HEAD~1", "--out", str(repository.parent / "out")]
+    monkeypatch.syspath_prepend(repository)
+    suite = f"{name}.py:STILL" if kind == "file" else f"{name}:STILL"
+    arguments = ["gate", "--suite", suite, "--against", "HEAD~1", "--out", str(repository.parent / "out")]
     arguments += ["--only", "cpu"]
     assert cli.command([*arguments, "--only", "/mine", "--only", "/yours"]) == 2  # no case has both
     assert cli.command([*arguments, "--seconds", "1"]) == 4
     found = msgspec.json.decode((repository.parent / "out" / "gate.json").read_bytes(), type=Report)
+    assert found.problems == ()
     results = {line.case.rpartition("/")[2]: line.result for line in found.lines}
     assert (results["yours"], results["mine"]) == (Result.NEW, Result.LOST)
+    assert [line.case for line in found.lines if line.result is Result.LOST] == [
+        line.case.replace("/yours", "/mine") for line in found.lines if line.result is Result.NEW
+    ]
+
+
+def test_an_old_layer_that_cannot_be_loaded_may_have_lost_cases_and_one_that_was_not_there_has_none(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(repository, mine="raise ValueError('oh')")
+    commit(repository, mine=LAYER.format(steps=4), later=LAYER.format(steps=4))
+    monkeypatch.chdir(repository)
+    arguments = ["--against", "HEAD~1", "--out", str(repository.parent / "out"), "--only", "cpu"]
+    assert cli.command(["gate", "--suite", "later.py:STILL", *arguments]) == 0
+    assert cli.command(["gate", "--suite", "mine.py:STILL", *arguments]) == 4
+    found = msgspec.json.decode((repository.parent / "out" / "gate.json").read_bytes(), type=Report)
+    lost = found.lines[-1]
+    assert (lost.case, lost.result) == ("mine.py:STILL", Result.LOST)
+    assert re.fullmatch(
+        r"the suite as HEAD~1 \(\w+\) has it: loading mine.py:STILL: ValueError \(at mine.py:1\): oh", lost.reason
+    )
 
 
 def test_cases_gone_from_the_suite_since_the_old_revision_are_no_pass(repository: Path) -> None:

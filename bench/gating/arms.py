@@ -70,14 +70,18 @@ class Arm:
         os.environ["TORCH_EXTENSIONS_DIR"] = str(self.cache / "arms" / key)
 
     def case(self, case: Case) -> Case:
-        """The case with its layer looked for in this arm: names of modules stay, a path.py:NAME moves along."""
-        path = layer_path(case.layer)
+        """The case with its layer looked for in this arm."""
+        return msgspec.structs.replace(case, layer=self.layer(case.layer))
+
+    def layer(self, name: str) -> str:
+        """The name by which a layer is found in this arm: names of modules stay, a path.py:NAME moves along."""
+        path = layer_path(name)
         if path is None:
-            return case
-        attribute, path = case.layer.rpartition(":")[2], path.resolve()
+            return name
+        attribute, path = name.rpartition(":")[2], path.resolve()
         if path.is_relative_to(self.repository) and not path.is_relative_to(self.root):
             path = self.root / path.relative_to(self.repository)
-        return msgspec.structs.replace(case, layer=f"{path}:{attribute}")
+        return f"{path}:{attribute}"
 
     def _go_there(self) -> None:
         """A file that a layer names from the current folder is the arm's own too."""

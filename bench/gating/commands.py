@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from bench.gating.arms import Arm
     from bench.gating.gate import Line, Report
+    from bench.protocol import Looked
+    from bench.workers import Workers
 
 SuiteOption = Annotated[str, typer.Option("--suite", help="A YAML suite, or a layer: path.py:NAME", show_default=False)]
 Repository = Annotated[
@@ -87,8 +89,8 @@ def gate(
             report = _against_baseline(resolved, repo, stored, ratios, place)
         else:
             with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
-                lost = () if dropped else _dropped(resolved, suite, pair[0], only or [])
                 report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
+                lost = () if dropped else _dropped(resolved, suite, pair[0], only or [], place / "workers.log")
             report = msgspec.structs.replace(report, lines=(*report.lines, *lost))
     except KeyboardInterrupt:
         err.print(f"interrupted: what was measured is in {escape(str(place / gaterun.FILE))}")
@@ -140,24 +142,67 @@ def _arms(suite: Suite, repo: Path | None, against: str, revision: str) -> Abstr
     return arms.arms(_repository(suite, repo), against, revision or None, _cache())
 
 
-def _dropped(suite: Suite, name: str, old: Arm, only: list[str]) -> tuple[Line, ...]:
+class _Looks:
+    """Layers as an arm has them: its code is for a worker of the arm to run. Two revisions in one process would define
+    the same operators twice, and share the first one's helpers.
+
+    Of the last layer asked for, `told` is why it could not be loaded, and `absent` whether there is none.
+    """
+
+    def __init__(self, workers: Workers, timeout: float) -> None:
+        self._workers, self._timeout = workers, timeout
+        self.told, self.absent = "", False
+
+    def at(self, arm: Arm, name: str) -> Looked:
+        """Raises LookupError where the arm has no such layer, RuntimeError where it could not be loaded."""
+        from bench.protocol import Failed, Look, Looked
+        from bench.workers import WorkerDied
+
+        try:
+            answer = self._workers.ask(arm.name, Look(arm.layer(name)), self._timeout)
+        except WorkerDied as death:
+            answer = Failed(str(death))
+        if isinstance(answer, Looked):
+            self.absent = bool(answer.absent)
+            if answer.absent:
+                raise LookupError(answer.absent)
+            return answer
+        self.told = f"loading {name}: {answer.reason if isinstance(answer, Failed) else answer}"
+        raise RuntimeError(self.told)
+
+
+def _dropped(suite: Suite, name: str, old: Arm, only: list[str], log: Path) -> tuple[Line, ...]:
     """The cases that the suite's file (or a layer, for all its versions) has in the old revision and no longer has:
     gone or renamed is no pass."""
     from bench.gating.gate import Line, Result
+    from bench.workers import Workers
 
-    file, of_layer = Path(name).resolve(), layer_path(name)
-    before = old.root / file.relative_to(old.repository) if file.is_relative_to(old.repository) else None
-    if before is None or not (before.with_name(of_layer.name) if of_layer else before).is_file():
+    before = _before(name, old)
+    if before is None:
         return ()
-    try:
-        then = [old.case(planned.case).id for planned in load_suite(str(before)).cases().values()]
-    except UserError as error:
-        if of_layer:  # what is wrong with it, or that it is new, the check tells
-            return ()
-        return (Line(str(file), Result.LOST, f"the suite as {old.label} has it: {error}"),)
+    with Workers(log, suite.policy.allocator, {old.name: old}) as workers:
+        looks = _Looks(workers, suite.policy.timeout)
+        try:
+            cases = load_suite(before, lambda layer: looks.at(old, layer)).cases().values()
+        except UserError as error:
+            if looks.absent and not Path(before).is_file():  # a layer in the suite's place: it is new
+                return ()
+            words = f"the suite as {old.label} has it: {looks.told or error}".replace(f"{old.root}/", "")
+            return (Line(name, Result.LOST, words),)
+    then = [old.case(planned.case).id for planned in cases]
     now = {old.case(planned.case).id for planned in suite.cases().values()}
     gone = [name.replace(f"{old.root}/", "") for name in then if name not in now and all(text in name for text in only)]
     return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one") for name in gone)
+
+
+def _before(name: str, old: Arm) -> str | None:
+    """What stands for the suite in the old revision: its file as it was there, or the layer by its name there. None of
+    a file that the revision does not have."""
+    file = Path(name).resolve()
+    if layer_path(name) or not file.is_file():
+        return old.layer(name)
+    before = old.root / file.relative_to(old.repository) if file.is_relative_to(old.repository) else None
+    return str(before) if before and before.is_file() else None
 
 
 def _against_baseline(suite: Suite, repo: Path | None, file: Path, ratios: bool, folder: Path) -> Report:
