@@ -826,6 +826,19 @@ def test_a_version_renamed_in_a_layer_that_stands_for_its_suite_is_no_pass(
     ]
 
 
+def test_a_version_renamed_is_no_pass_where_the_old_revision_has_no_such_suite(repository: Path) -> None:
+    suite, out = with_new(repository, f"{repository / 'mine.py'}:ADDED"), repository.parent / "out"
+    text = (repository / "mine.py").read_text(encoding="utf-8")
+    (repository / "mine.py").write_text(text.replace('"mine":', '"yours":'), encoding="utf-8")
+    suite.write_text(suite.read_text(encoding="utf-8").replace('"mine"', '"yours"'), encoding="utf-8")
+    arguments = ["gate", "--suite", str(suite), "--against", "HEAD", "--out", str(out), "--only", "/yours"]
+    assert cli.command(arguments) == 4
+    found = msgspec.json.decode((out / "gate.json").read_bytes(), type=Report)
+    assert [line.result for line in found.lines] == [Result.NEW, Result.LOST]
+    assert found.lines[1].case == f"{repository / 'mine.py'}:STILL/mine"
+    assert cli.command([*arguments, "--allow-dropped"]) == 0
+
+
 def test_an_old_layer_that_cannot_be_loaded_may_have_lost_cases_and_one_that_was_not_there_has_none(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

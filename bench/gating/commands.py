@@ -90,7 +90,7 @@ def gate(
         else:
             with _arms(resolved, repo, against, revision) as pair, TimeBar(out) as bar:
                 report = gaterun.run(resolved, pair, place, bar.show, metrics=metrics, seconds=seconds)
-                lost = () if dropped else _dropped(resolved, suite, pair[0], only or [], place / "workers.log")
+                lost = () if dropped else _dropped(resolved, suite, pair, only or [], report, place / "workers.log")
             report = msgspec.structs.replace(report, lines=(*report.lines, *lost))
     except KeyboardInterrupt:
         err.print(f"interrupted: what was measured is in {escape(str(place / gaterun.FILE))}")
@@ -171,28 +171,51 @@ class _Looks:
         raise RuntimeError(self.told)
 
 
-def _dropped(suite: Suite, name: str, old: Arm, only: list[str], log: Path) -> tuple[Line, ...]:
-    """The cases that the suite's file (or a layer, for all its versions) has in the old revision and no longer has:
-    gone or renamed is no pass."""
-    from bench.gating.gate import Line, Result
+def _dropped(
+    suite: Suite, name: str, pair: tuple[Arm, Arm], only: list[str], report: Report, log: Path
+) -> tuple[Line, ...]:
+    """What the old revision has and the new one no longer has: gone or renamed is no pass."""
     from bench.workers import Workers
 
-    before = _before(name, old)
-    if before is None:
-        return ()
-    with Workers(log, suite.policy.allocator, {old.name: old}) as workers:
-        looks = _Looks(workers, suite.policy.timeout)
-        try:
-            cases = load_suite(before, lambda layer: looks.at(old, layer)).cases().values()
-        except UserError as error:
-            if looks.absent and not Path(before).is_file():  # a layer in the suite's place: it is new
-                return ()
-            words = f"the suite as {old.label} has it: {looks.told or error}".replace(f"{old.root}/", "")
-            return (Line(name, Result.LOST, words),)
-    then = [old.case(planned.case).id for planned in cases]
+    with Workers(log, suite.policy.allocator, {arm.name: arm for arm in pair}) as workers:
+        looks, before = _Looks(workers, suite.policy.timeout), _before(name, pair[0])
+        return _gone(suite, before, pair[0], only, looks) if before else _renamed(suite, pair, report, looks)
+
+
+def _gone(suite: Suite, before: str, old: Arm, only: list[str], looks: _Looks) -> tuple[Line, ...]:
+    """The cases that the suite's file (or a layer, for all its versions) has in the old revision alone."""
+    from bench.gating.gate import Line, Result
+
+    def shown(text: str) -> str:
+        return text.replace(f"{old.root}/", "")
+
+    try:
+        cases = load_suite(before, lambda layer: looks.at(old, layer)).cases().values()
+    except UserError as error:
+        if looks.absent and not Path(before).is_file():  # a layer in the suite's place: it is new
+            return ()
+        words = shown(f"the suite as {old.label} has it: {looks.told or error}")
+        return (Line(shown(before), Result.LOST, words),)
     now = {old.case(planned.case).id for planned in suite.cases().values()}
-    gone = [name.replace(f"{old.root}/", "") for name in then if name not in now and all(text in name for text in only)]
+    then = [old.case(planned.case).id for planned in cases]
+    gone = [shown(name) for name in then if name not in now and all(text in name for text in only)]
     return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one") for name in gone)
+
+
+def _renamed(suite: Suite, pair: tuple[Arm, Arm], report: Report, looks: _Looks) -> tuple[Line, ...]:
+    """The versions that layers have lost while something of them is new: of a suite that the old revision does not
+    have, nothing else tells that a version was renamed."""
+    from bench.gating.gate import Line, Result
+
+    plan, lines = suite.cases(), list[Line]()
+    for layer in dict.fromkeys(plan[line.case].case.layer for line in report.lines if line.result is Result.NEW):
+        try:
+            before, now = (looks.at(arm, layer).versions for arm in pair)
+        except (LookupError, RuntimeError):  # it is new as a whole; or else the check has told
+            continue
+        why = f"a version in {pair[0].label} that is gone, while others of this layer are new"
+        lines += [Line(f"{layer}/{version}", Result.LOST, why) for version in before if version not in now]
+    return tuple(lines)
 
 
 def _before(name: str, old: Arm) -> str | None:
