@@ -622,20 +622,43 @@ def test_a_change_of_nothing_that_is_run_passes_unmeasured(repository: Path) -> 
     (repository / "README.md").write_text("words", encoding="utf-8")
     (repository / ".github").mkdir()
     (repository / ".github" / "ci.yml").write_text("", encoding="utf-8")
-    commit(repository, other="NEVER = 'imported'")
+    commit(repository, test_other="NEVER = 'imported'")
     code, found = run_gate(repository, "STILL", "WORK", against="HEAD~1")
     assert (code, found.problems) == (0, ())
     assert [(line.result, line.entries) for line in found.lines] == [(Result.OK, ())] * 2
     assert found.notes == ("nothing was measured: every file that was run (1) is the same in both revisions",)
 
 
-@pytest.mark.parametrize("name", ["steps.json", "kernel.cpp", "Größe.bin"])
+@pytest.mark.parametrize("name", ["steps.json", "kernel.cpp", "Größe.bin", ".steps.json", "run.py"])
 def test_what_a_layer_may_read_is_measured_though_its_own_files_are_the_same(repository: Path, name: str) -> None:
     (repository / name).write_text("1", encoding="utf-8")
     commit(repository)
     _, found = run_gate(repository, "STILL", against="HEAD~1")
     assert found.problems == ()
     assert [len(line.entries) for line in found.lines] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless"),
+    [
+        ("docs/page.md", True),
+        (".github/workflows/ci.yml", True),
+        (".gitignore", True),
+        ("a/.gitattributes", True),
+        (".tuning.json", False),
+        ("a/.github/data.json", False),
+        ("tests/gpu/runs.py", True),
+        ("docs/conf.py", True),
+        ("a/test_b.py", True),
+        ("conftest.py", True),
+        ("tests/data.json", False),
+        ("a/kernel.py", False),
+        ("tests.py", False),
+        ("setup.py", False),  # it may hold the flags of what is built
+    ],
+)
+def test_what_a_layer_might_run_or_read_unseen_is_not_harmless(name: str, harmless: bool) -> None:
+    assert arms.inert(name) is harmless
 
 
 def test_an_untracked_file_makes_no_other_revision(repository: Path) -> None:
@@ -879,7 +902,7 @@ def test_a_suite_that_names_its_layers_by_file_loses_none_where_it_is_run_from_t
     groups = [{"layer": "mine.py:STILL", "axes": {"threads": 1, "direction": "inference"}}]
     (repository / "theirs.yaml").write_text(json.dumps({"policy": POLICY, "groups": groups}), encoding="utf-8")
     commit(repository)
-    commit(repository, other="")
+    commit(repository, test_other="")
     monkeypatch.chdir(repository)
     out = repository.parent / "out"
     assert cli.command(["gate", "--suite", "theirs.yaml", "--against", "HEAD~1", "--out", str(out)]) == 0

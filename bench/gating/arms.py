@@ -30,6 +30,8 @@ HARNESS = Path(__file__).resolve().parents[1]
 SIGNS = ("layers/variants.py", "ext/build.py")  # of a revision of layerbench itself
 # Files that no layer reads when it runs: texts and pictures.
 INERT = frozenset({".md", ".rst", ".html", ".css", ".png", ".jpg", ".svg", ".gif", ".pdf"})
+TOOLS = frozenset({".editorconfig", ".gitattributes", ".gitignore", ".gitlab-ci.yml", ".pre-commit-config.yaml"})
+ASIDE = frozenset({"tests", "docs"})
 OWN_BUILD = "have each revision build its own, beside its file (os.path.dirname(__file__)), or install it"
 
 _BEFORE: set[str] = set()  # modules that this process had before it entered an arm
@@ -246,10 +248,16 @@ def changes(old: Arm, new: Arm) -> list[str]:
 
 
 def inert(name: str) -> bool:
-    """Whether a changed file cannot change what a layer does that did not load it. Python is told by what was loaded;
-    a folder with a dot is a tool's."""
+    """Whether a changed file cannot change what a layer does that did not load it.
+
+    A folder with a dot is a tool's, a file with one may be anybody's. Other Python than tests and documentation may
+    have been run by exec or runpy, or in a process of its own, which nothing here sees.
+    """
     path = Path(name)
-    return path.suffix in INERT or path.suffix == ".py" or path.parts[0].startswith(".")
+    test = path.suffix == ".py" and (path.name.startswith("test_") or path.name in ("conftest.py", "noxfile.py"))
+    aside = path.suffix == ".py" and not ASIDE.isdisjoint(path.parts[:-1])
+    tools = path.name in TOOLS or (path.parts[0].startswith(".") and len(path.parts) > 1)
+    return path.suffix in INERT or test or aside or tools
 
 
 def loaded_from_elsewhere(repository: Path, name: str) -> Path | None:
