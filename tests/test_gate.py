@@ -726,6 +726,17 @@ def test_what_only_the_checkout_has_the_old_revision_fails_without_and_is_told(
     assert f"{name} is in the checkout, not in HEAD~1 ({old[:7]}): have each" in found.lines[0].reason
 
 
+def checked(repository: Path) -> list[str]:
+    """What is wrong with a layer in the last revision but one and in the working tree."""
+    one = Case(f"{repository}/mine.py:STILL", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
+    with arms.arms(repository, "HEAD~1", None, repository.parent / "cache") as pair:
+        pairs = ab.Pairs(pair, msgspec.convert(POLICY, Policy), ab.effort_for([one]), repository.parent / "log")
+        events = list(pairs.check([one]))
+    files = {event.arm: event.files for event in events if isinstance(event, Ran)}
+    problems = gaterun.proof(pair, files, [one])
+    return problems + [event[2].reason for event in events if not isinstance(event, Ran) and event[2].reason]
+
+
 def test_a_file_named_from_the_current_folder_is_the_arms_own(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -733,11 +744,20 @@ def test_a_file_named_from_the_current_folder_is_the_arms_own(
         (repository / "data.txt").write_text(text, encoding="utf-8")
         commit(repository, mine=f"assert open('data.txt').read() == {text!r}\n" + LAYER.format(steps=4))
     monkeypatch.chdir(repository)
-    one = Case(f"{repository}/mine.py:STILL", "eager", (), "float32", "cpu", 1, Direction.INFERENCE)
-    with arms.arms(repository, "HEAD~1", None, repository) as pair:
-        pairs = ab.Pairs(pair, msgspec.convert(POLICY, Policy), ab.effort_for([one]), repository.parent / "log")
-        events = list(pairs.check([one]))
-    assert [event[2].reason for event in events if not isinstance(event, Ran)] == ["", ""]
+    assert checked(repository) == []
+
+
+def test_what_is_installed_inside_the_checkout_is_for_both_revisions(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = repository / ".venv" / "lib" / "site-packages"
+    place.mkdir(parents=True)
+    (place / "a_dependency.py").write_text("", encoding="utf-8")
+    (repository / ".gitignore").write_text(".venv", encoding="utf-8")
+    monkeypatch.syspath_prepend(place)
+    commit(repository, mine="import a_dependency\n" + LAYER.format(steps=4))
+    commit(repository, mine="import a_dependency\n" + LAYER.format(steps=5))
+    assert checked(repository) == []
 
 
 def test_a_layer_that_is_broken_now_fails_and_one_that_could_not_be_loaded_then_is_not_comparable(

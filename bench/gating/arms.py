@@ -163,7 +163,9 @@ def _resolved_folder(folder: Path) -> Path:
 
 
 def _installed(path: Path) -> bool:
-    """Whether it belongs to the Python installation, which may lie inside the checkout, or to the harness."""
+    """Whether it belongs to a Python installation, which may lie inside the checkout, or to the harness."""
+    if "site-packages" in path.parts:  # also that of another one, on PYTHONPATH
+        return True
     places = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(path.is_relative_to(place) for place in (*places, HARNESS))
 
