@@ -1,70 +1,55 @@
 """Is a variant right? Outputs and every gradient against a float64 reference, before anything is timed.
 
-A speed without a passed check is no result. What is tried, and why, is in `_trials`; what counts as wrong, in `Wrong`.
+A speed without a passed check is no result. On which inputs is in bench/trials.py, how far off is wrong in
+bench/bounds.py; what else is asked of a version, in the methods of `_Check`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bench.bounds import CONSTANT_BOUND, Wrong, compare_buffer, compare_gradients, compare_output
 from bench.model import Direction
-from bench.reference import Answer, Reference, distance, relative_error, scale_of, tensor_of
-from bench.task import NoGradient, Task, require_gradient, restore
+from bench.reference import Reference, identical, relative_error, tensor_of
+from bench.task import NoGradient, Task, held, require_gradient, restore
+from bench.trials import copies, leaves, non_contiguous, second_draw, takes_strides, trials
 from layers import Inputs
-from layers.variants import SHAPE_BOUND, STRIDE_BOUND, Made, draw
+from layers.program import Program
+from layers.variants import Made
 
-# Largest relative Frobenius error that passes. Sums of rounded products in the dtype itself stay under these on all
-# built-in layers; TF32 (about 3e-4), a wrong element or a lower-precision accumulation do not. Where rounding takes the
-# reference itself further off, worked out in the dtype (a ReLU or a maximum that decides otherwise), it may be ROUNDED
-# times as far, up to MOST bounds. A gradient whose error is NOTHING beside the layer's others may be as far off as that
-# goes, and is measured by them: of equal numbers through a softmax that works in float32 it is all rounding.
-BOUNDS = {"float64": 1e-10, "float32": 5e-5, "float16": 5e-3, "bfloat16": 4e-2}
-ROUNDED, MOST, NOTHING = 2, 10, 1e-6
-TF32_BOUND = 2e-3
-# Where all elements of an output gradient are equal, rounding errors add up instead of cancelling: oneDNN's float32
-# bias gradient over 2^18 equal values is off by 9e-4. What is looked for there (strides ignored, ...) is off by 1.
-CONSTANT_BOUND = 2e-2
 SLOPE_BOUND = 0.01  # of a gradient against finite differences
 OPERATORS = frozenset({"custom_op", "custom_op_py", "stable_abi"})  # variants that opcheck can look into
+# The graph of their first call is gone once there is a second: torch says so of make_graphed_callables.
+ONE_GRAPH = frozenset({"eager_graph", "native_graph", "custom_op_graph", "script_cpp", "aoti_cpp"})
 OPS_OF_TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional", "higher_order"})
 
 
-class Wrong(Exception):
-    """The variant is incorrect; the text says how. `error` is the relative error where one could be had."""
-
-    def __init__(self, message: str, error: float | None = None) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-def bound_for(dtype: str, *, tf32: bool) -> float:
-    """The largest relative error that passes for a dtype; integers are exact."""
-    return TF32_BOUND if tf32 and dtype == "float32" else BOUNDS.get(dtype, 0.0)
-
-
-def check(made: Made, reference: Reference, *, variant: str, dtype: str, bound: float, gradients: bool) -> float:
+def check(
+    made: Made,
+    reference: Reference,
+    *,
+    variant: str,
+    dtype: str,
+    bound: float,
+    direction: Direction,
+    input_gradients: bool = True,
+) -> float:
     """Try the variant on many inputs and return the largest relative error seen.
 
     Raises Wrong, NoGradient when gradients are wanted and there is no path to them, and whatever the layer raises.
     """
-    worst = 0.0
-    expected = reference.output_dtype(made.inputs)
-    second = _second_draw(made, reference, dtype)
-    for label, inputs in _trials(reference, made, second, variant, dtype):
-        try:
-            worst = max(worst, _try(made, reference, label, inputs, expected, bound, gradients))
-        except Exception as error:
-            if not isinstance(error, Wrong | NoGradient):
-                error.add_note(f"when the check tried {label}")
-            raise
-    _keeps_its_output(made, second)
-    worst = max(worst, _reads_its_inputs(made, reference, second, bound), _updates_its_buffers(made, reference, bound))
+    second = second_draw(reference, dtype, made.inputs[0].device)
+    one = _Check(made, reference, variant, second, bound, direction.needs_gradient, input_gradients)
+    with torch.set_grad_enabled(direction is not Direction.INFERENCE):  # as it will be timed
+        worst = max(one.on(label, inputs) for label, inputs in trials(made, reference, second, variant, dtype))
+        one.keeps_its_output()
+        worst = max(worst, one.reads_its_inputs(), one.reads_its_weights(), one.leaves_its_state())
     if variant in OPERATORS:
         _opcheck(made)
     return worst
@@ -83,229 +68,202 @@ def check_last(task: Task, reference: Reference, direction: Direction, bound: fl
         direction is Direction.FORWARD_BACKWARD and output.dtype is torch.float16
     )
     answer = reference.answer(task.inputs, grad_output if gradients else None)
-    _compare_output(output, answer, "output after timing", bound)
+    compare_output(output, answer, "output after timing", bound)
     if gradients:
         assert grad_output is not None  # a backward pass started from it
         allowed = bound if direction is Direction.BACKWARD else max(bound, CONSTANT_BOUND)
         got = {name: leaf.grad for name, leaf in task.leaves().items()}
-        _compare_gradients(got, answer, grad_output, " after timing", allowed)
+        compare_gradients(got, answer, grad_output, " after timing", allowed)
 
 
 def eager_warnings(reference: Reference, inputs: Inputs, gradients: bool) -> tuple[str, ...]:
-    """What is amiss with eager as the reference: it has no float64, or its gradients are not its slope."""
+    """What is amiss with eager: it takes no strides, has no float64, or its gradients are not its slope."""
+    told = []
+    if not takes_strides(reference, inputs):
+        told.append("takes no non-contiguous inputs (a `view` in it?), so no version was tried on such")
+    if reference.layer.reference is not None:
+        return tuple(told)
     dtype = reference.output(inputs).dtype
     if dtype.is_floating_point and dtype is not torch.float64:
         kind = str(dtype).removeprefix("torch.")
-        told = f"gives {kind} whatever it is given, so without a `reference` its errors are no distances from float64"
-        return (told,)
-    off = reference.slope_error(inputs, SLOPE_BOUND) if gradients else 0.0
-    if off <= SLOPE_BOUND:
-        return ()
-    told = f"its gradients are at least {100 * off:.0f} % off its finite differences, and without a `reference`"
-    return (f"{told} eager is compared with nothing but itself: wrong, unless meant so (a straight-through estimator)",)
-
-
-def _second_draw(made: Made, reference: Reference, dtype: str) -> Inputs:
-    device = made.inputs[0].device
-    return draw(reference.layer.inputs, reference.params, seed=1, dtype=getattr(torch, dtype), device=device)
-
-
-def _trials(reference: Reference, made: Made, second: Inputs, variant: str, dtype: str) -> Iterator[tuple[str, Inputs]]:
-    """Inputs that tell a right layer from one that is right by luck: other values, other signs (a trace bakes in its
-    branch; not where the reference has no answer), other strides, and the layer's own draws. A variant bound to a shape
-    or to strides by its nature is not tried on others: that is a question of portability, and for a compiled one
-    costs a compilation each."""
-    layer, params, device = reference.layer, reference.params, made.inputs[0].device
-    kind = getattr(torch, dtype)
-    shapes = [x.shape for x in made.inputs]
-    yield "the timed inputs", made.inputs
-    again = _second_draw(made, reference, dtype)
-    if any(not torch.equal(*pair) for pair in zip(second, again, strict=True)):
-        raise ValueError(
-            "`inputs` gives other values each time for the same generator, so variants would not be timed on the same "
-            "ones: draw with torch.randn(..., generator=generator)"
+        told.append(
+            f"gives {kind} whatever it is given, so without a `reference` its errors are no distances from float64"
         )
-    yield "a second draw", second
-    negated = tuple(-x if x.is_floating_point() else x for x in second)
-    if reference.takes(negated):
-        yield "negated inputs", negated
-    if variant not in STRIDE_BOUND:
-        yield "non-contiguous inputs", tuple(non_contiguous(x) for x in second)
-    for number, factory in enumerate(layer.draws):
-        inputs = draw(factory, params, seed=2 + number, dtype=kind, device=device)
-        if variant not in SHAPE_BOUND or [x.shape for x in inputs] == shapes:
-            yield f"extra draw {number}", inputs
+    elif gradients and (off := reference.slope_error(inputs, SLOPE_BOUND)) > SLOPE_BOUND:
+        told.append(
+            f"its gradients are at least {100 * off:.0f} % off its finite differences, and without a `reference` eager "
+            "is compared with nothing but itself: wrong, unless meant so (a straight-through estimator, an "
+            "embedding's padding_idx)"
+        )
+    return tuple(told)
 
 
-def _try(
-    made: Made,
-    reference: Reference,
-    label: str,
-    inputs: Inputs,
-    expected: torch.dtype,
-    bound: float,
-    gradients: bool,
-) -> float:
-    before = _copies(inputs)
-    with torch.set_grad_enabled(gradients):
-        output = _call(made, _leaves(inputs, gradients))
-    if output.dtype != expected:
-        raise Wrong(f"output is {output.dtype} where eager's is {expected}".replace("torch.", ""))
-    for number, (x, copy) in enumerate(zip(inputs, before, strict=True)):
-        if not torch.equal(x, copy):
-            raise Wrong(f"modifies its input {number}")
-    grad_outputs: list[tuple[str, Tensor, float]] = []
-    if gradients:
-        require_gradient(output)
-        noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(3)).to(output.device, output.dtype)
-        grad_outputs = [("", noise, bound)]
+@dataclass(frozen=True)
+class _Check:
+    made: Made
+    reference: Reference
+    variant: str
+    second: Inputs  # other values than the timed ones
+    bound: float
+    gradients: bool
+    input_gradients: bool
+
+    def on(self, label: str, inputs: Inputs) -> float:
+        """The largest error on these inputs."""
+        try:
+            return self._on(label, inputs)
+        except Exception as error:
+            if not isinstance(error, Wrong | NoGradient):
+                error.add_note(f"when the check tried {label}")
+            raise
+
+    def _on(self, label: str, inputs: Inputs) -> float:
+        before = copies(inputs)
+        output = self._call(self._leaves(inputs))
+        expected = self._output_dtype()
+        if output.dtype != expected:
+            raise Wrong(f"output is {output.dtype} where eager's is {expected}".replace("torch.", ""))
+        _unchanged(inputs, before, "")
+        try:
+            worst = compare_output(output, self.reference.answer(inputs), f"output, {label}", self.bound)
+        except Wrong as wrong:
+            raise Wrong(f"{wrong}{self._if_random(inputs)}", wrong.error) from None
+        if self.gradients:
+            require_gradient(output)
+            worst = max(worst, self._gradients_on(label, inputs, output))
+        if worst > self.bound and (why := self._if_random(inputs)):  # that is no rounding
+            raise Wrong(f"output, {label}: relative error {worst:.2g} over {self.bound:g}{why}", worst)
+        return worst
+
+    def _gradients_on(self, label: str, inputs: Inputs, like: Tensor) -> float:
+        noise = torch.randn(like.shape, generator=torch.Generator().manual_seed(3)).to(like.device, like.dtype)
+        worst = self._gradients(label, inputs, noise, self.bound)
         if label == "the timed inputs":
             # A backward that ignores strides is right until somebody calls .sum() or .t() behind it.
-            equal = noise.flatten()[:1].sum().expand(output.shape)
-            grad_outputs.append((", expanded output gradient", equal, max(bound, CONSTANT_BOUND)))
-            grad_outputs.append((", non-contiguous output gradient", non_contiguous(noise), bound))
-    try:
-        worst = _compare_output(output, reference.answer(inputs), f"output, {label}", bound)
-    except Wrong as wrong:
-        raise Wrong(f"{wrong}{_if_random(made, inputs, bound)}", wrong.error) from None
-    for suffix, grad_output, allowed in grad_outputs:
-        error = _try_gradients(made, reference, label + suffix, inputs, grad_output, allowed)
-        worst = max(worst, error if allowed == bound else 0.0)
-    if worst > bound and (why := _if_random(made, inputs, bound)):  # that is no rounding
-        raise Wrong(f"output, {label}: relative error {worst:.2g} over {bound:g}{why}", worst)
-    return worst
+            equal = noise.flatten()[:1].sum().expand(like.shape)
+            self._gradients(f"{label}, expanded output gradient", inputs, equal, max(self.bound, CONSTANT_BOUND))
+            strided = non_contiguous(noise)
+            worst = max(worst, self._gradients(f"{label}, non-contiguous output gradient", inputs, strided, self.bound))
+        return worst
 
+    def _gradients(self, label: str, inputs: Inputs, grad_output: Tensor, bound: float) -> float:
+        given = self._leaves(inputs)
+        output = self._call(given)
+        # A layer may be called again before the first call's backward pass, unless calls change what that needs.
+        alone = self.variant in ONE_GRAPH or held(self.made)
+        between = None if alone else self.made.call(*self._leaves(self.second))
+        named = {f"input {i}": x for i, x in enumerate(given) if x.requires_grad}
+        named |= {name: p for name, p in self.made.module.named_parameters() if p.requires_grad}
+        before = copies((*inputs, grad_output))
+        found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
+        del between
+        _unchanged((*inputs, grad_output), before, " in its backward pass")
+        answer = self.reference.answer(inputs, grad_output)
+        if all(one is None for one in found) and any(answer.exact[name].any() for name in named):
+            raise NoGradient("no gradient path: none arrives at any input or weight; an operator without a backward?")
+        if untrained := [name for name in self.reference.trained.values() if name not in named]:
+            raise Wrong(f"does not train {untrained[0]}, which eager does: it has no gradient")
+        return compare_gradients(dict(zip(named, found, strict=True)), answer, grad_output, f", {label}", bound)
 
-def _try_gradients(
-    made: Made, reference: Reference, label: str, inputs: Inputs, grad_output: Tensor, bound: float
-) -> float:
-    leaves = _leaves(inputs, True)
-    output = _call(made, leaves)
-    named = {f"input {i}": x for i, x in enumerate(leaves) if x.requires_grad}
-    named |= {name: p for name, p in made.module.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
-    answer = reference.answer(inputs, grad_output)
-    if all(one is None for one in found) and any(answer.exact[name].any() for name in named):
-        raise NoGradient("no gradient path: none arrives at any input or weight; an operator without a backward?")
-    return _compare_gradients(dict(zip(named, found, strict=True)), answer, grad_output, f", {label}", bound)
+    def keeps_its_output(self) -> None:
+        """A result that a later call overwrites (a static CUDA-graph buffer) is a trap for whoever keeps it."""
+        restore(self.made)
+        first = self.made.call(*self.made.inputs)  # whole: an `output` may copy
+        kept = tensor_of(first, self.made).clone()
+        for _ in range(3):  # it may have several that it uses in turns
+            self._call(self.second)
+        if not identical(tensor_of(first, self.made), kept):
+            raise Wrong("overwrites its earlier output when called again")
 
-
-def _compare_gradients(
-    got: Mapping[str, Tensor | None], answer: Answer, grad_output: Tensor, when: str, bound: float
-) -> float:
-    """The largest error. None is the gradient of what the output does not depend on: zero."""
-    scale, worst = scale_of(answer.exact, grad_output), 0.0
-    for name, gradient in got.items():
-        wanted, what = answer.exact[name], f"gradient of {name}{when}"
-        gradient = torch.zeros_like(wanted) if gradient is None else gradient
-        worst = max(worst, _compare(gradient, wanted, what, bound, scale, partial(answer.rounding, name, scale)))
-    return worst
-
-
-def _compare_output(output: Tensor, answer: Answer, what: str, bound: float) -> float:
-    return _compare(output, answer.exact["output"], what, bound, rounding=partial(answer.rounding, "output"))
-
-
-def _if_random(made: Made, inputs: Inputs, bound: float) -> str:
-    with torch.no_grad():
-        first, second = (_call(made, inputs).clone() for _ in range(2))
-    same = (
-        torch.equal(first.isnan(), second.isnan()) and relative_error(second.nan_to_num(), first.nan_to_num()) <= bound
-    )
-    remedy = "only one that gives the same answer twice can be checked: make it with p=0, or measure inference alone"
-    return "" if same else f"; two calls on the same inputs differ: is the layer random (dropout)? {remedy}"
-
-
-def _compare(
-    got: Tensor,
-    wanted: Tensor,
-    what: str,
-    bound: float,
-    scale: float = 0.0,
-    rounding: Callable[[], float] = float,  # asked only beyond the bound, for it takes a call of the reference
-) -> float:
-    if got.shape != wanted.shape:
-        raise Wrong(f"{what}: shape {tuple(got.shape)} where the reference has {tuple(wanted.shape)}")
-    error = relative_error(got, wanted, scale)
-    if not error <= bound:  # so that NaN never passes
-        allowed, beside = ROUNDED * rounding(), distance(got, wanted)
-        if error <= allowed and beside <= NOTHING * scale:
-            return beside / scale
-        bound = max(bound, min(allowed, MOST * bound))
-    if not error <= bound:
-        shown = f"{error:.2g} over {bound:g}" if error == error else f"NaN: {_nans(got)}, {_nans(wanted)} wanted"
-        raise Wrong(f"{what}: relative error {shown}", error if error < float("inf") else None)
-    return error
-
-
-def _nans(x: Tensor) -> str:
-    return f"{int(x.isnan().sum())} of {x.numel()} are NaN"
-
-
-def non_contiguous(x: Tensor) -> Tensor:
-    """The same values with other strides: every second element of a wider last dimension, transposed in memory."""
-    if not x.dim():
-        return x
-    wide = torch.empty(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype, device=x.device)
-    strided = wide.transpose(0, -1).contiguous().transpose(0, -1)[..., ::2] if x.dim() > 1 else wide[::2]
-    return strided.copy_(x)
-
-
-def _call(made: Made, inputs: Sequence[Tensor]) -> Tensor:
-    restore(made)
-    return tensor_of(made.call(*inputs), made)
-
-
-def _leaves(inputs: Inputs, gradients: bool) -> Inputs:
-    return tuple(x.detach().requires_grad_(gradients and x.is_floating_point()) for x in inputs)
-
-
-def _keeps_its_output(made: Made, others: Inputs) -> None:
-    """A result that the next call overwrites (a static CUDA-graph buffer) is a trap for whoever keeps it."""
-    with torch.no_grad():
-        restore(made)
-        first = made.call(*made.inputs)  # whole: an `output` may copy
-        kept = tensor_of(first, made).clone()
-        _call(made, others)
-    if not torch.equal(tensor_of(first, made), kept):
-        raise Wrong("overwrites its earlier output when called again")
-
-
-def _reads_its_inputs(made: Made, reference: Reference, others: Inputs, bound: float) -> float:
-    """In every call, and not what it remembers of them: new values where the last ones lay are answered anew, and the
-    same inputs once more by another tensor. What copies of them are answered with, too, depends on no values."""
-    inputs = _copies(made.inputs)
-    with torch.no_grad():
-        first, again = (_call(made, inputs) for _ in range(2))
-        if _share(first, again) and not any(_share(first, x) for x in (*inputs, _call(made, _copies(inputs)))):
+    def reads_its_inputs(self) -> float:
+        """In every call, and not what it remembers of them: new values where the last ones lay are answered anew, and
+        the same inputs once more by another tensor. What copies of them are answered with, too, depends on no values.
+        """
+        inputs = copies(self.made.inputs)
+        first, again = (self._call(inputs) for _ in range(2))
+        if _share(first, again) and not any(_share(first, x) for x in (*inputs, self._call(copies(inputs)))):
             raise Wrong("remembers its answer: the second of two calls on the same tensors returns the first's")
-        if [x.shape for x in others] != [x.shape for x in inputs]:
+        if [x.shape for x in self.second] != [x.shape for x in inputs]:
             return 0.0
-        for x, other in zip(inputs, others, strict=True):
+        for x, other in zip(inputs, self.second, strict=True):
             x.copy_(other)
-        return _compare_output(
-            _call(made, inputs), reference.answer(inputs), "output, new values in the same inputs", bound
+        answer = self.reference.answer(inputs)
+        return compare_output(self._call(inputs), answer, "output, new values in the same inputs", self.bound)
+
+    def reads_its_weights(self) -> float:
+        """In every call of a training step, for the last one has changed them."""
+        if not self.gradients or isinstance(self.made.call, Program):
+            return 0.0
+        trained = {name: p for name, p in self.made.module.named_parameters() if p.requires_grad}
+        of_all = self.reference.state.items()
+        halved = {name: value / 2 if name in self.reference.trained else value for name, value in of_all}
+        kept = {name: p.detach().clone() for name, p in trained.items()}
+        with torch.no_grad():
+            for p in trained.values():
+                p.mul_(0.5)
+        try:
+            answer = replace(self.reference, state=halved).answer(self.made.inputs)
+            return compare_output(self._call(self.made.inputs), answer, "output, other weights in place", self.bound)
+        finally:
+            with torch.no_grad():
+                for name, p in trained.items():
+                    p.copy_(kept[name])
+
+    def leaves_its_state(self) -> float:
+        """As eager does: a batch norm without its running statistics is faster, and wrong, and so is a weight that is
+        not what it was."""
+        if not isinstance(self.made.call, torch.nn.Module):
+            return 0.0
+        wanted = self.reference.changes(self.made.inputs)
+        self._call(self.made.inputs)
+        worst = 0.0
+        for name, one in self._state().items():
+            if name in wanted:
+                worst = max(worst, compare_buffer(one.detach(), wanted[name], name, self.bound))
+            elif not identical(one.detach(), self.made.state[name].to(one)):  # as the earliest call may have left it
+                raise Wrong(f"changes {name}, which eager leaves as it is")
+        return worst
+
+    def _state(self) -> dict[str, Tensor]:
+        module = self.made.module
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: one for name, one in named.items() if name in self.made.state}
+
+    def _call(self, inputs: Sequence[Tensor]) -> Tensor:
+        restore(self.made)
+        return tensor_of(self.made.call(*inputs), self.made)
+
+    def _leaves(self, inputs: Inputs) -> Inputs:
+        return leaves(inputs, self.gradients and self.input_gradients)
+
+    def _output_dtype(self) -> torch.dtype:
+        """Eager's; where it takes no inputs of the case's dtype, that."""
+        found = self.reference.eager(copies(self.made.inputs))
+        return self.reference.kind if found is None else found.dtype
+
+    def _if_random(self, inputs: Inputs) -> str:
+        with torch.no_grad():
+            first, second = (self._call(inputs).clone() for _ in range(2))
+        same = (
+            torch.equal(first.isnan(), second.isnan())
+            and relative_error(second.nan_to_num(), first.nan_to_num()) <= self.bound
         )
+        remedy = (
+            "only one that gives the same answer twice can be checked: make it with p=0, or measure inference alone"
+        )
+        return "" if same else f"; two calls on the same inputs differ: is the layer random (dropout)? {remedy}"
 
 
-def _copies(inputs: Inputs) -> Inputs:
-    return tuple(x.clone() for x in inputs)
+def _unchanged(inputs: Inputs, before: Inputs, when: str) -> None:
+    for number, (x, copy) in enumerate(zip(inputs, before, strict=True)):
+        if not identical(x, copy):
+            what = f"input {number}" if when == "" or number < len(inputs) - 1 else "output gradient"
+            raise Wrong(f"modifies its {what}{when}")
 
 
 def _share(a: Tensor, b: Tensor) -> bool:
     """Whether they lie in the same memory."""
     return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
-def _updates_its_buffers(made: Made, reference: Reference, bound: float) -> float:
-    """As the reference does, in training mode: a batch norm without its running statistics is faster, and wrong."""
-    if not made.module.training or not isinstance(made.call, torch.nn.Module):
-        return 0.0
-    wanted = reference.changes(made.inputs)
-    with torch.no_grad():
-        _call(made, made.inputs)
-    got = {name: buffer for name, buffer in made.module.named_buffers() if name in wanted}
-    return max((_compare(got[name], wanted[name], f"buffer {name} after a call", bound) for name in got), default=0.0)
 
 
 def _opcheck(made: Made) -> None:

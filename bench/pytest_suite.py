@@ -20,6 +20,7 @@ from torch import Tensor
 
 import layers
 from bench import check, config
+from bench.bounds import Wrong
 from bench.machine import facts as machine
 from bench.machine import memory
 from bench.model import Planned, Policy, Status, Suite
@@ -78,13 +79,14 @@ def _checked(planned: Planned, policy: Policy) -> Session:
     reason: str
     try:
         session = Session(planned.case, policy)
-        session.error = session.check()
+        session.error, told = session.check()
+        session.warnings += told
         if planned.expect is Status.OK:
             return session
         status, reason = Status.OK, f"expected {planned.expect}"
     except layers.Unavailable as unavailable:
         pytest.skip(str(unavailable))
-    except check.Wrong as wrong:
+    except Wrong as wrong:
         status, reason = Status.INCORRECT, str(wrong)
     except NoGradient as error:
         status, reason = Status.FAILED, str(error)

@@ -16,6 +16,10 @@ from layers.variants import Made
 # Of finite differences, in float64. Two that disagree cross a kink, or are drowned by the rounding of a layer that
 # computes in float32 whatever it is given: the second pair is for that.
 STEPS = (1e-6, 1e-8), (1e-3, 3e-4)
+# An element that is off by more than this share of itself and the root mean square of all is altogether wrong.
+FAR = 0.25
+NEIGHBOURS = 3  # of the inputs, on which rounding is looked at too
+GROUPS = 4  # of leaves whose slopes are looked at apart
 # A gradient that is this small beside what it is summed from is zero, but for the rounding of float64.
 NOTHING = 1e-11
 
@@ -29,19 +33,26 @@ class Answer:
     """What is wanted: `output` and, where they were asked for, every gradient by the names of Task.leaves."""
 
     exact: dict[str, Tensor]
-    rounded: Callable[[], Mapping[str, Tensor]]  # the same worked out in the case's own dtype; nothing where it fails
+    # Exact answers on the inputs and on neighbours of them, each with what the case's own dtype makes of it: what
+    # rounding decides is a matter of luck. None where the reference does not take the dtype.
+    samples: Callable[[], Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]]
 
     def rounding(self, name: str, scale: float = 0.0) -> float:
         """How far the dtype alone takes the reference from its exact answer."""
-        rounded = self.rounded().get(name)
-        return 0.0 if rounded is None else relative_error(rounded, self.exact[name], scale)
+        found = (relative_error(rounded[name], exact[name], scale) for exact, rounded in self.samples())
+        return max(found, default=0.0)
+
+    def far_off(self, name: str) -> int:
+        """How many elements the dtype alone makes altogether different."""
+        return max((far_off(rounded[name], exact[name]) for exact, rounded in self.samples()), default=0)
 
 
 @dataclass(frozen=True)
 class Reference:
     """The right answer for one layer and one set of weights, on the device.
 
-    trained   of each name of a trained parameter the first name of the same parameter: tied weights are one
+    trained   of each name of a parameter that eager trains, or the version, the first name of the same parameter: tied
+              weights are one
     training  whether the module is in training mode, in which dropout and batch norm do something else
     seed      of the weights
     kind      the floating dtype of the case
@@ -59,32 +70,43 @@ class Reference:
 
     @classmethod
     def of(cls, layer: Layer, params: dict[str, Any], made: Made, device: torch.device) -> Reference:
-        first: dict[Tensor, str] = {}
-        parameters = made.module.named_parameters(remove_duplicate=False)
-        trained = {name: first.setdefault(one, name) for name, one in parameters if one.requires_grad}
         state = {name: value.to(device) for name, value in made.state.items()}
         kinds = (one.dtype for one in (*made.inputs, *made.module.state_dict().values()) if one.is_floating_point())
         kind = next(kinds, torch.float64)
-        return cls(layer, params, state, trained, made.module.training, getattr(made, "seed", 0), kind)
+        one = cls(layer, params, state, {}, made.module.training, getattr(made, "seed", 0), kind)
+        return replace(one, trained=_trained(made.module) | _trained(one._eager()))
 
     def answer(self, inputs: Sequence[Tensor], grad_output: Tensor | None = None) -> Answer:
+        exact = self.with_gradients(inputs, grad_output)
+
         @cache
-        def rounded() -> Mapping[str, Tensor]:
+        def samples() -> list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]:
+            found: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
             try:
-                return {} if self.kind is self.dtype else self._in_kind().with_gradients(inputs, grad_output)
+                if self.kind is not self.dtype:
+                    found.append((exact, self._in_kind().with_gradients(inputs, grad_output)))
+                    for near in map(self._near, [inputs] * NEIGHBOURS, range(NEIGHBOURS)):
+                        right = self.with_gradients(near, grad_output)
+                        found.append((right, self._in_kind().with_gradients(near, grad_output)))
             except Exception:  # nobody promised that a reference takes the dtype
-                return {}
+                return []
+            return found
 
-        return Answer(self.with_gradients(inputs, grad_output), rounded)
+        return Answer(exact, samples)
 
-    def output_dtype(self, inputs: Sequence[Tensor]) -> torch.dtype:
-        """Of what eager gives for inputs of the case; where it takes none of that dtype, the dtype itself."""
+    def _near(self, inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
+        """Inputs that differ from these by rounding."""
+        generator, little = torch.Generator().manual_seed(seed), torch.finfo(self.kind).eps
+        return [x * (1 + little * _noise(x, generator).to(x.dtype)) if x.is_floating_point() else x for x in inputs]
+
+    def eager(self, inputs: Sequence[Tensor]) -> Tensor | None:
+        """What eager itself gives in the case's dtype for its inputs, which it may change; None where it takes none
+        such."""
         try:
             with torch.no_grad():
-                eager = self._in_kind()._eager().to(inputs[0].device)
-                return tensor_of(eager(*(x.clone() for x in inputs)), self.layer).dtype
+                return tensor_of(self._in_kind()._eager().to(inputs[0].device)(*inputs), self.layer)
         except Exception:
-            return self.kind
+            return None
 
     def _in_kind(self) -> Reference:
         return replace(self, dtype=self.kind)
@@ -109,7 +131,7 @@ class Reference:
         return results
 
     def changes(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The buffers that a call of eager changes, in place or by putting others there, as it leaves them: the running
+        """What a call of eager changes of its state, in place or by putting others there, as it leaves it: the running
         mean of a batch norm. None where eager has no float64."""
         module = self._eager().to(inputs[0].device)
         try:
@@ -120,14 +142,13 @@ class Reference:
             if self.layer.reference is None:
                 raise
             return {}
-        before = self._buffers()
-        after = {name: value for name, value in module.named_buffers() if name in before}
-        return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
+        before, after = {name: self._cast(value) for name, value in self.state.items()}, module.state_dict()
+        return {name: after[name] for name in before if name in after and not identical(after[name], before[name])}
 
     def slope_error(self, inputs: Sequence[Tensor], enough: float) -> float:
-        """How far its own gradients are from finite differences, relative to the larger of the two: the least of three
-        random directions, or the first that is `enough`; 0 where no two steps agree on the slope. Eager without a
-        `reference` is compared with nothing else."""
+        """How far its own gradients are from finite differences, relative to the larger of the two: of the worst group
+        of leaves the least of three random directions, or the first that is `enough`; 0 where no two steps agree on
+        the slope. Eager without a `reference` is compared with nothing else."""
         leaves = self._leaves(inputs)
         output = self._run(inputs, leaves, self._buffers())
         if output.is_complex() or not output.requires_grad:
@@ -149,14 +170,20 @@ class Reference:
                     return abs(slope - found) / largest
             return None
 
-        told: list[float] = []
-        for _ in range(3):
-            far = off({name: _noise(leaf, generator) for name, leaf in leaves.items()})
-            if far is not None:
-                told.append(far)
-                if far <= enough:
-                    break
-        return min(told, default=0.0)
+        def least(names: Sequence[str]) -> float:
+            told: list[float] = []
+            for _ in range(3):
+                far = off({name: _noise(leaves[name], generator) for name in names})
+                if far is not None:
+                    told.append(far)
+                    if far <= enough:
+                        break
+            return min(told, default=0.0)
+
+        # Apart, for beside a large weight's slope a bias's is not seen.
+        names = sorted(leaves, key=lambda name: leaves[name].numel())
+        size = -(-len(names) // GROUPS)
+        return max((least(names[at : at + size]) for at in range(0, len(names), size)), default=0.0)
 
     def _slope(
         self,
@@ -169,7 +196,8 @@ class Reference:
         """Of the output, weighted by `pull` and summed, along `ways`: by finite differences."""
         ends = []
         for by in (step, -step):
-            moved = {name: (leaf.detach() + by * ways[name]).requires_grad_() for name, leaf in leaves.items()}
+            moved = {name: leaf.detach() + by * ways.get(name, 0) for name, leaf in leaves.items()}
+            moved = {name: leaf.requires_grad_() for name, leaf in moved.items()}
             ends.append(self._run(inputs, moved, self._buffers()).detach().double())
         return float(((ends[0] - ends[1]) * pull).sum()) / (2 * step)
 
@@ -250,8 +278,7 @@ def relative_error(got: Tensor, wanted: Tensor, scale: float = 0.0) -> float:
     """
     if not wanted.numel():
         return 0.0
-    difference = distance(got, wanted)
-    size = float(torch.linalg.vector_norm(_number(wanted)))
+    difference, size = distance(got, wanted), _size(wanted)
     if difference == 0:
         return 0.0
     if size <= NOTHING * scale:
@@ -260,16 +287,49 @@ def relative_error(got: Tensor, wanted: Tensor, scale: float = 0.0) -> float:
 
 
 def distance(got: Tensor, wanted: Tensor) -> float:
-    """The Frobenius norm of the difference."""
-    return float(torch.linalg.vector_norm(_number(wider(got) - wider(wanted))))
+    """The Frobenius norm of the difference; equal infinities do not differ."""
+    return float(torch.linalg.vector_norm(_difference(got, wanted)))
+
+
+def far_off(got: Tensor, wanted: Tensor) -> int:
+    """How many elements are altogether wrong; of integers, those that differ."""
+    if not wanted.is_floating_point():
+        return int((_difference(got, wanted) != 0).sum())
+    typical = _size(wanted) / max(1, wanted.numel()) ** 0.5
+    return int((_difference(got, wanted).abs() > FAR * (wider(wanted).abs() + typical)).sum())
+
+
+def identical(one: Tensor, other: Tensor) -> bool:
+    """Equal in shape and in every element, NaN being equal to itself."""
+    if one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _difference(got: Tensor, wanted: Tensor) -> Tensor:
+    got, wanted = wider(got), wider(wanted)
+    difference = _number(got - wanted)
+    return difference if difference.isfinite().all() else difference.masked_fill_(got == wanted, 0)
+
+
+def _size(tensor: Tensor) -> float:
+    """Of what is finite in it, the Frobenius norm."""
+    number = _number(tensor)
+    return float(torch.linalg.vector_norm(number.masked_fill(number.isinf(), 0)))
 
 
 def wider(tensor: Tensor) -> Tensor:
-    """Without its graph, dense, in float64 if it is floating-point; booleans as numbers, which have differences."""
+    """Without its graph, dense, in float64 if it is floating-point; integers and booleans as what has differences."""
     tensor = _dense(tensor.detach())
-    if tensor.dtype is torch.bool:
-        return tensor.to(torch.int8)
-    return tensor.double() if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor.double()
+    return tensor if tensor.is_complex() else tensor.long()
+
+
+def _trained(module: nn.Module) -> dict[str, str]:
+    first: dict[Tensor, str] = {}
+    parameters = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(one, name) for name, one in parameters if one.requires_grad}
 
 
 def _gradients(output: Tensor, leaves: Mapping[str, Tensor], grad_output: Tensor) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bench import check, limits, measure
+from bench.bounds import Wrong, bound_for
 from bench.clocks import flush
 from bench.clocks.timer import ClockUnavailable, Timer
 from bench.clocks.timers import timers_for
@@ -58,7 +59,7 @@ class Session:
         self.reference = Reference.of(self.layer, self.params, self.made, device)
         clocks = (RemoteTimer(),) if isinstance(self.task, RemoteTask) else self._timers(device)
         self.timers = tuple(timer for timer in clocks if not self.metrics or timer.metric in self.metrics)
-        self.bound = check.bound_for(case.dtype, tf32=policy.tf32)
+        self.bound = bound_for(case.dtype, tf32=policy.tf32)
         self._rounds: dict[str, list[tuple[float, ...]]] = {}
         self._graphs = 0
         self._plans: list[measure.Plan] = []
@@ -71,25 +72,26 @@ class Session:
                 "the first call, with what it compiles that neither an earlier case nor a cache on disk has",
             )
 
-    def check(self) -> float:
-        """Largest relative error; raises check.Wrong."""
-        gradients = self.case.direction.needs_gradient
+    def check(self) -> tuple[float, list[str]]:
+        """Largest relative error, and what there is to say of it; raises Wrong."""
+        told = []
         error = check.check(
             self.made,
             self.reference,
             variant=self.case.variant,
             dtype=self.case.dtype,
             bound=self.bound,
-            gradients=gradients,
+            direction=self.case.direction,
+            input_gradients=self.task.input_gradients,
         )
         if error > self.bound:
-            told = (
-                f"its error of {error:.2g} is over {self.bound:g}, and passes since rounding takes eager itself as far"
+            told.append(
+                f"its error of {error:.2g} is over {self.bound:g}, and passes since rounding takes eager itself as "
+                "far: no sharper check there"
             )
-            self.warnings.append(f"{told}: no sharper check there")
-        if self.case.variant == "eager" and self.layer.reference is None:
-            self.warnings += check.eager_warnings(self.reference, self.made.inputs, gradients)
-        return error
+        if self.case.variant == "eager":
+            told += check.eager_warnings(self.reference, self.made.inputs, self.case.direction.needs_gradient)
+        return error, told
 
     def warm_up(self) -> None:
         with self.task.grad_mode():
@@ -146,7 +148,7 @@ class Session:
         self.task.collect()
         try:
             check.check_last(self.task, self.reference, case.direction, self.bound)
-        except check.Wrong as wrong:
+        except Wrong as wrong:
             notes = self.made.notes
             return Measurement(case, Status.INCORRECT, str(wrong), notes=notes, error=wrong.error, bound=self.bound)
         sampled = {
@@ -311,5 +313,12 @@ def set_process_state(case: Case, policy: Policy) -> None:
     torch.backends.cuda.matmul.allow_tf32 = policy.tf32
     torch.backends.cudnn.allow_tf32 = policy.tf32
     torch.backends.cudnn.benchmark = policy.cudnn_benchmark
+    # As they are when a process starts: an earlier case's layer may have set them, and one worker makes all of a
+    # variant's cases.
+    torch.backends.mkldnn.set_flags(True)
+    torch.set_flush_denormal(False)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.autograd.set_detect_anomaly(False)
     if policy.deterministic != torch.are_deterministic_algorithms_enabled():  # setting it imports all of inductor
         torch.use_deterministic_algorithms(policy.deterministic)

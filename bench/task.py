@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from bench.machine import memory
 from bench.measure import Placeable
 from bench.model import Direction
-from bench.reference import required, tensor_of
+from bench.reference import identical, required, tensor_of
 from layers.variants import Made
 
 BALLAST = 16 << 20  # bytes: most that is put before an input
@@ -36,7 +36,7 @@ class Task(Placeable):
     def __init__(self, made: Made, direction: Direction, *, input_gradients: bool = True) -> None:
         self._made, self._direction = made, direction
         # A layer without parameters has only its inputs to differentiate.
-        self._input_gradients = input_gradients or not any(p.requires_grad for p in made.module.parameters())
+        self.input_gradients = input_gradients or not any(p.requires_grad for p in made.module.parameters())
         self._grad_output: Tensor | None = None
         self._ballast: list[Tensor] = []
         self.process: int | str = "self"  # that makes the calls, by its name in /proc
@@ -152,7 +152,7 @@ class Task(Placeable):
 
     def _take(self, inputs: tuple[Tensor, ...]) -> None:
         """Make calls on these from now on."""
-        wanted = self._direction is not Direction.INFERENCE and self._input_gradients
+        wanted = self._direction is not Direction.INFERENCE and self.input_gradients
         self.inputs = tuple(x.detach().requires_grad_(wanted and x.is_floating_point()) for x in inputs)
         # Listed once: a training step that follows on the many lines of Python that find them is 2 us slower.
         self._cleared = list(self.leaves().values())
@@ -196,14 +196,26 @@ def _one_tensor(made: Made) -> Callable[..., Any]:
     return call if output is None else lambda *inputs: output(call(*inputs))
 
 
+def held(made: Made) -> dict[str, Tensor]:
+    """What calls may change and a backward pass does not train, by name: buffers, frozen parameters."""
+    module = made.module
+    frozen = {name: one for name, one in module.named_parameters() if not one.requires_grad}
+    return {name: one for name, one in {**frozen, **dict(module.named_buffers())}.items() if name in made.state}
+
+
 def restore(made: Made) -> bool:
-    """Put its buffers back as they were made: what a call leaves there must not change the answer of the next one that
-    is checked. Whether there are any."""
-    buffers = {name: one for name, one in made.module.named_buffers() if name in made.state}
+    """Put what it holds back as it was made: what a call leaves there must not change the answer of the next one that
+    is checked. Whether there is any."""
+    found = held(made)
     with torch.no_grad():
-        for name, buffer in buffers.items():
-            buffer.copy_(made.state[name])
-    return bool(buffers)
+        for name, one in found.items():
+            value = made.state[name]
+            if one.shape == value.shape and (0 not in one.stride() or one.numel() < 2):
+                one.copy_(value)
+            elif not identical(one, value.to(one)):  # a call has put another one there
+                owner, _, last = name.rpartition(".")
+                setattr(made.module.get_submodule(owner), last, value.to(one, copy=True))
+    return bool(found)
 
 
 def placed(tensor: Tensor, lines: int) -> Tensor:

@@ -6,7 +6,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 import layers.variants
-from bench import check
+from bench.bounds import Wrong, bound_for
 from bench.gating.arms import Arm
 from bench.machine import environment, memory
 from bench.model import Case, Direction, Status
@@ -50,7 +50,8 @@ class Worker:
     def __init__(self, allocator: str = "default", arm: Arm | None = None) -> None:
         self._allocator, self._arm = allocator, arm
         self._session: Session | None = None
-        self._checked: dict[tuple[object, ...], float] = {}  # what passed already, by everything but the direction
+        # What passed already, by everything but the direction: its error and what there is to say of it.
+        self._checked: dict[tuple[object, ...], tuple[float, list[str]]] = {}
 
     def answer(self, request: Request) -> Answer:
         try:
@@ -82,8 +83,9 @@ class Worker:
             mode = (case.direction is Direction.INFERENCE, case.direction.needs_gradient)
             key = (case.layer, case.variant, case.params, case.dtype, case.device, case.threads, mode)
             if key not in self._checked:
-                self._checked[key] = 0.0 if request.trusted else session.check()
-            session.error = self._checked[key]
+                self._checked[key] = (0.0, []) if request.trusted else session.check()
+            session.error, told = self._checked[key]
+            session.warnings += told
             if not request.check_only:
                 session.warm_up()
                 self._session = session
@@ -91,8 +93,8 @@ class Worker:
             return Prepared(Status.SKIPPED, str(reason), lacks=lacking(case))
         except LookupError as error:
             return Prepared(Status.FAILED, self._words(error), lacks=lacking(case))
-        except check.Wrong as wrong:
-            bound = check.bound_for(case.dtype, tf32=policy.tf32)
+        except Wrong as wrong:
+            bound = bound_for(case.dtype, tf32=policy.tf32)
             return Prepared(Status.INCORRECT, str(wrong), error=wrong.error, bound=bound, notes=session.made.notes)
         return session.prepared()
 
@@ -136,6 +138,10 @@ def lacking(case: Case) -> str:
 
 def describe_error(error: BaseException) -> str:
     """`Type (at file:line): first lines and notes`, see places.place; of what is a sentence of ours, no type."""
+    return _described(error).encode("utf-8", "backslashreplace").decode()  # a name that was no UTF-8 has no JSON
+
+
+def _described(error: BaseException) -> str:
     lines = [*_lines(str(error)), *(line for note in getattr(error, "__notes__", ()) for line in _lines(note))]
     lines += [f"{why} ({RENAME})"] if (why := hidden(error)) else []
     if isinstance(error, NoGradient | ReferenceFailed):

@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.check import BOUNDS, Wrong, bound_for, check, check_last, eager_warnings, non_contiguous
+from bench.bounds import BOUNDS, Wrong, bound_for
+from bench.check import check, check_last, eager_warnings
 from bench.model import Case, Direction, Policy
 from bench.reference import Reference, ReferenceFailed, relative_error, required
 from bench.session import made_for
 from bench.task import NoGradient, Task, placed
+from bench.trials import non_contiguous
 from layers import Layer, load
 from layers.variants import make
 
@@ -27,7 +29,8 @@ CPU = torch.device("cpu")
 def examine(layer: Layer, variant: str = "native", dtype: str = "float32", gradients: bool = True) -> float:
     made = make(layer, variant, {}, dtype=getattr(torch, dtype), device=CPU, seed=0)
     reference = Reference.of(layer, dict(layer.defaults), made, CPU)
-    return check(made, reference, variant=variant, dtype=dtype, bound=BOUNDS[dtype], gradients=gradients)
+    direction = Direction.BACKWARD if gradients else Direction.INFERENCE
+    return check(made, reference, variant=variant, dtype=dtype, bound=BOUNDS[dtype], direction=direction)
 
 
 @pytest.mark.parametrize("dtype", BOUNDS)
@@ -62,8 +65,8 @@ def test_a_right_layer_is_right_however_unusual(layer: Layer, direction: Directi
     case = Case(layer.name, "eager", (), "float32", "cpu", 1, direction)
     made = made_for(case, Policy(), layer)
     reference = Reference.of(layer, dict(layer.defaults), made, CPU)
-    bound, gradients = BOUNDS["float32"], direction.needs_gradient
-    assert check(made, reference, variant="eager", dtype="float32", bound=bound, gradients=gradients) <= bound
+    bound = BOUNDS["float32"]
+    assert check(made, reference, variant="eager", dtype="float32", bound=bound, direction=direction) <= bound
     task = Task(made, direction)
     with task.grad_mode():
         for _ in range(3):
@@ -172,7 +175,7 @@ def test_a_random_layer_is_told_so_and_is_none_in_inference() -> None:
     made = made_for(case, Policy(), faulty.RANDOM)
     assert not made.module.training
     reference = Reference.of(faulty.RANDOM, {"n": 8}, made, CPU)
-    assert check(made, reference, variant="eager", dtype="float32", bound=1e-6, gradients=False) <= 1e-6
+    assert check(made, reference, variant="eager", dtype="float32", bound=1e-6, direction=Direction.INFERENCE) <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int64"])
@@ -181,7 +184,7 @@ def test_integers_are_exact(dtype: str) -> None:
     made = make(layer, "eager", {"length": 9}, dtype=getattr(torch, dtype), device="cpu", seed=0)
     reference = Reference.of(layer, {**layer.defaults, "length": 9}, made, CPU)
     assert bound_for(dtype, tf32=False) == 0
-    assert check(made, reference, variant="eager", dtype=dtype, bound=0.0, gradients=False) == 0
+    assert check(made, reference, variant="eager", dtype=dtype, bound=0.0, direction=Direction.INFERENCE) == 0
 
 
 def test_an_empty_output_is_right_after_timing_too() -> None:

@@ -62,16 +62,18 @@ TABLE: dict[str, set[str]] = {
     "bench.task": may("machine.memory measure model reference", "layers", "torch"),
     "bench.remote": may("clocks.timer model task", "layers", "torch"),
     "bench.reference": may("", "layers", "torch"),
-    "bench.check": may("model reference task", "layers", "torch"),
+    "bench.bounds": may("reference", "torch"),
+    "bench.trials": may("reference", "layers", "torch"),
+    "bench.check": may("bounds model reference task trials", "layers", "torch"),
     "bench.protocol": may("model", "msgspec"),
     "bench.session": may(
-        "check clocks.flush clocks.timer clocks.timers limits machine.energy machine.environment machine.memory "
+        "bounds check clocks.flush clocks.timer clocks.timers limits machine.energy machine.environment machine.memory "
         "machine.monitor measure model protocol reference remote task",
         "layers",
         "torch",
     ),
     "bench.worker": may(
-        "check gating.arms machine.environment machine.memory model places protocol reference session task",
+        "bounds gating.arms machine.environment machine.memory model places protocol reference session task",
         "layers",
         "torch",
     ),
@@ -99,7 +101,7 @@ TABLE: dict[str, set[str]] = {
     "bench.rows": may("footnotes model stats units"),
     "bench.history": may("model rows stats", "numpy", "scipy"),
     "bench.pytest_suite": may(
-        "check config machine.facts machine.memory model remote session task",
+        "bounds check config machine.facts machine.memory model remote session task",
         "layers",
         "pytest",
         "torch",
@@ -155,9 +157,9 @@ LAZY: dict[str, set[str]] = {
 }
 # All others in bench are imported without torch: results are read, compared and gated on a laptop.
 NEED_TORCH = may(
-    "check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.stopwatch clocks.stream clocks.timers "
+    "bounds check clocks.cuda clocks.cupti clocks.flush clocks.hold clocks.stopwatch clocks.stream clocks.timers "
     "doctor.probes gating.counted machine.memory measure portable profile pytest_suite reference remote "
-    "selftest_layers session task worker"
+    "selftest_layers session task trials worker"
 )
 
 

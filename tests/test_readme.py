@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench import cli
-from bench.check import bound_for
+from bench.bounds import bound_for
 from bench.model import Policy
 from bench.reference import relative_error
 from layers import Layer

@@ -472,6 +472,11 @@ def test_the_place_of_an_error_is_behind_its_type_and_all_its_lines_follow() -> 
     assert described("raise ValueError", "mine.py") == "ValueError (at mine.py:1)"
 
 
+def test_a_name_that_was_no_utf8_can_be_saved() -> None:
+    told = describe_error(RuntimeError("no file " + b"gr\xfcn.bin".decode(errors="surrogateescape")))
+    assert told.encode() == b"RuntimeError: no file gr\\udcfcn.bin"
+
+
 @pytest.mark.parametrize("file", ["<string>", *(inspect.getfile(one) for one in (torch, json, pytest, variants, ops))])
 def test_only_a_layers_file_and_the_users_code_are_named_as_places(file: str) -> None:
     code = f"exec(compile('raise ValueError(1)', {file!r}, 'exec'))"
