@@ -98,6 +98,17 @@ def eager_warnings(reference: Reference, inputs: Inputs, gradients: bool) -> tup
     return tuple(told)
 
 
+def shares_its_input(made: Made, reference: Reference) -> bool:
+    """Whether it gives back the memory of an input, or a part of it, where eager gives memory of its own."""
+    given = copies(made.inputs)
+    with torch.no_grad():
+        found = tensor_of(made.call(*given), made)
+        if not any(_share(found, x) for x in given):
+            return False
+        eagers = reference.eager(given)
+    return eagers is not None and not any(_share(eagers, x) for x in given)
+
+
 @dataclass(frozen=True)
 class _Check:
     made: Made
@@ -248,10 +259,12 @@ class _Check:
             torch.equal(first.isnan(), second.isnan())
             and relative_error(second.nan_to_num(), first.nan_to_num()) <= self.bound
         )
-        remedy = (
-            "only one that gives the same answer twice can be checked: make it with p=0, or measure inference alone"
-        )
-        return "" if same else f"; two calls on the same inputs differ: is the layer random (dropout)? {remedy}"
+        if same:
+            return ""
+        why = "does it leave a part of its output unwritten (torch.empty), or is the layer random (dropout)?"
+        remedy = "only one that gives the same answer twice can be checked: make it with p=0"
+        or_else = ", or measure inference alone" if self.made.module.training else ""
+        return f"; two calls on the same inputs differ: {why} {remedy}{or_else}"
 
 
 def _unchanged(inputs: Inputs, before: Inputs, when: str) -> None:

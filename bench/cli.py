@@ -318,6 +318,7 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Show the v
 def main() -> None:
     """Run the command and exit with its code; a user's mistake is one line on stderr, never a traceback."""
     console.utf8(sys.stdout, sys.stderr)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: saves, and leaves no worktrees or workers
     ours.protect()
     sys.path.append(str(Path.cwd()))  # a user's pkg.module:NAME; last, so that it hides no library
     sys.exit(command(sys.argv[1:]))

@@ -10,8 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench import ours
+from bench.units import cut
 
 HERE = Path(__file__).parent
+LONG, LINES = 600, 5  # characters of a message that is shown whole; lines shown of a longer one
 RENAME = "rename that one, or import it as part of a package with another name"
 
 
@@ -30,7 +32,7 @@ def loading(name: str, error: BaseException) -> str:
     """What loading a layer's file raised, in a line: `loading mine.py:L raised ValueError (at mine.py:3): nope`."""
     where = f" (at {found})" if (found := place(error)) else ""
     why = f"; {found}" if (found := hidden(error)) else ""
-    return f"loading {name} raised {type(error).__name__}{where}: {' '.join(str(error).split())}{why}"
+    return f"loading {name} raised {type(error).__name__}{where}: {_brief(str(error))}{why}"
 
 
 def remedy(error: BaseException) -> str:
@@ -43,6 +45,18 @@ def hidden(error: BaseException) -> str:
     package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     theirs = ours.hidden(package) if package in ours.PLACES else ""
     return f"layerbench's own package {package!r} hides {theirs}" if theirs else ""
+
+
+def _brief(text: str) -> str:
+    """In a line; of what is long, a compiler's output say, the start and the first lines that tell of errors."""
+    whole = " ".join(text.split())
+    if len(whole) <= LONG:
+        return whole
+    lines = dict.fromkeys(line.strip() for line in text.splitlines() if line.strip())
+    start, *rest = lines
+    telling = [line for line in rest if "error" in line.lower()] or rest
+    shown = [cut(line, LONG // 3) for line in (start, *telling[:LINES])]
+    return "\n  ".join([*shown, f"(of {len(text.splitlines())} lines)"])
 
 
 def _is_users(file: str) -> bool:

@@ -89,6 +89,10 @@ class Session:
                 f"its error of {error:.2g} is over {self.bound:g}, and passes since rounding takes eager itself as "
                 "far: no sharper check there"
             )
+        if check.shares_its_input(self.made, self.reference):
+            told.append(
+                "gives back its input's memory, where eager gives memory of its own: who writes into one changes both"
+            )
         if self.case.variant == "eager":
             told += check.eager_warnings(self.reference, self.made.inputs, self.case.direction.needs_gradient)
         return error, told

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -93,8 +93,7 @@ class Workers:
 
     def kill(self) -> None:
         """Stop whatever they are doing, so that whoever waits for an answer learns that they died."""
-        for process, _ in list(self._live.values()):
-            process.kill()
+        _end([process for process, _ in list(self._live.values())])
 
     def _start(self, name: str) -> tuple[Any, Connection]:
         ours, theirs = self._context.Pipe()
@@ -106,11 +105,9 @@ class Workers:
         return process, ours
 
     def _stop(self, name: str) -> int | None:
-        """Kill it: it may be stuck in a kernel, and has nothing worth saving."""
         process, connection = self._live.pop(name)
         connection.close()
-        process.kill()
-        process.join()
+        _end([process])
         exitcode: int | None = process.exitcode
         return exitcode
 
@@ -123,14 +120,32 @@ class Workers:
         return f"; last line of {name}: {lines[-1][:200]}" if lines else f"; it left no word in {name}"
 
 
+def _end(processes: Sequence[Any]) -> None:
+    """Stop them, and kill what is stuck in a kernel: a compiler that is simply killed leaves a lock behind, for which
+    the next build waits in vain."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + FAREWELL
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        process.kill()
+        process.join()
+
+
 def _enter(connection: Connection, log: str, allocator: str, arm: Arm | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle: it saves, then stops us
+    signal.signal(signal.SIGTERM, _leave)
     _redirect_output(log)
     ours.protect()  # where workers are not forked
     if arm:
         arm.enter()
     # By name: the parent stays free of torch, and what breaks at import breaks in a worker.
     importlib.import_module("bench.worker").serve(connection, allocator, arm)
+
+
+def _leave(*_: object) -> None:
+    """By an exception, so that what has to be put back on the way out is."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _redirect_output(log: str) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.bounds import BOUNDS, Wrong
-from bench.check import check, eager_warnings
+from bench.check import check, eager_warnings, shares_its_input
 from bench.model import Case, Direction, Policy
 from bench.reference import Reference, identical
 from bench.session import set_process_state
@@ -387,6 +387,23 @@ def masked(generator: torch.Generator, n: int) -> Inputs:
 def test_a_right_version_passes_however_unusual(asked: Layer, direction: Direction) -> None:
     for variant in asked.versions:
         assert examine(asked, direction, variant=variant) <= BOUNDS["float32"]
+
+
+class Itself(Relu):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Copies(Relu):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+
+@pytest.mark.parametrize(("eager", "shares"), [(Copies, True), (Itself, False)])
+def test_what_gives_back_its_inputs_memory_unlike_eager_is_told(eager: type[nn.Module], shares: bool) -> None:
+    asked = layer(eager, Itself)
+    made = make(asked, "native", {}, dtype=torch.float32, device=CPU, seed=0)
+    assert shares_its_input(made, Reference.of(asked, {"n": N}, made, CPU)) is shares
 
 
 def test_an_eager_that_takes_no_strides_is_told() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -29,7 +30,7 @@ from bench.gating import ab, arms, gate, gaterun
 from bench.gating.ab import Effort, Ran, Shot
 from bench.gating.arms import Arm
 from bench.gating.gate import Entry, Exit, Line, Report, Result
-from bench.gating.verdicts import Rule
+from bench.gating.verdicts import SUITE, Estimate, Finding, Outcome, Rule
 from bench.model import Block, Case, Direction, Planned, Policy, Status, Suite, UserError, Verdict
 from bench.protocol import Answer, Finish, Finished, Prepare, Prepared, Proof, Request, Sample, Turn
 from bench.stats import Comparison
@@ -454,6 +455,25 @@ def test_a_pass_of_new_cases_alone_says_that_nothing_was_compared() -> None:
     assert verdicts.markdown(report(Result.NEW)).startswith(f"### layerbench gate: {ending}\n")
     assert verdicts.summary(report(Result.NEW, Result.OK)).startswith("pass: nothing is slower: ")
     assert "2 new: because of this" in list(verdicts.remarks(report(Result.NEW, Result.NEW)))
+
+
+def test_the_suite_as_a_whole_is_no_news_where_a_case_regressed_by_itself() -> None:
+    found: Any = SimpleNamespace(
+        findings={SUITE: Finding(Outcome.REGRESSED, Estimate(0.05, 0.01, 24), 0.03, 0.02, None)}
+    )
+    nothing: Any = None
+    times = gaterun.Times(nothing, nothing, nothing, 1.0, {}, [], [])
+    for told, result in ((Result.OK, Result.REGRESSED), (Result.REGRESSED, Result.OK)):
+        whole = times._whole(found, {told})
+        assert whole is not None
+        assert whole.result is result
+
+
+def test_one_commit_is_no_two_revisions_though_each_built_a_library_of_its_own(tmp_path: Path) -> None:
+    arm = an_arm(tmp_path, tmp_path)
+    unlike, idle = gaterun._same((arm, arm), {"A": {"k.so": "1"}, "B": {"k.so": "2"}}, {})
+    assert "are the same commit" in unlike[0]
+    assert not idle
 
 
 def test_problems_and_the_suite_as_a_whole_decide_too() -> None:
@@ -911,7 +931,9 @@ def test_cases_gone_from_the_suite_since_the_old_revision_are_no_pass(repository
     gone = found.lines[-1]
     assert (len(found.lines), gone.result) == (2, Result.LOST)
     assert "STILL" in gone.case
-    assert re.fullmatch(r"in the suite of HEAD~1 \(\w+\), not in this one", gone.reason)
+    assert re.fullmatch(
+        r"in the suite of HEAD~1 \(\w+\), not in this one; --allow-dropped if that is meant", gone.reason
+    )
     assert cli.command([*arguments, "--allow-dropped"]) != 4
     assert cli.command([*arguments, "--only", "WORK"]) != 4
 

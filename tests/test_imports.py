@@ -37,7 +37,7 @@ TABLE: dict[str, set[str]] = {
     "bench.units": may(),
     "bench.footnotes": may(),
     "bench.ours": may(),
-    "bench.places": may("ours"),
+    "bench.places": may("ours units"),
     "bench.suitefile": may("model", "msgspec", "ruamel.yaml"),
     "bench.config": may("model places suitefile", "msgspec", "ruamel.yaml"),
     "bench.machine.nvml": may(),

@@ -124,6 +124,19 @@ def test_what_a_file_raises_when_it_is_loaded_has_its_line(
     assert capsys.readouterr().err == f"error: {told} (put the layer's own file right)\n"
 
 
+def test_of_a_compilers_long_output_the_errors_are_shown(
+    check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ["Error building extension 'mine'", *(f"include {i}" for i in range(500)), "mine.cpp:3: error: no such name"]
+    (tmp_path / "builds.py").write_text(f"raise RuntimeError({chr(10).join(said)!r})\n", encoding="utf-8")
+    assert cli.command(["list", "builds.py:L"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: loading builds.py:L raised RuntimeError (at builds.py:1): Error building extension 'mine'",
+        "  mine.cpp:3: error: no such name",
+        "  (of 502 lines) (put the layer's own file right)",
+    ]
+
+
 def test_a_layer_can_be_listed_with_its_parameters_and_its_variants(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,47 @@ def test_a_stuck_worker_is_stopped_and_replaced(suite: Write) -> None:
     assert native(run) == "no answer within the 2 s of policy.timeout, so its worker was stopped"
 
 
+LOCKS = """
+import time
+from pathlib import Path
+import torch
+from torch import nn
+from layers import Layer
+
+class Locks(nn.Module):  # as a build does, for as long as it takes
+    def forward(self, x):
+        lock = Path(__file__).with_name("lock")
+        lock.touch()
+        try:
+            time.sleep(60)
+        finally:
+            lock.rename(lock.with_name("released"))
+
+LAYER = Layer("locks", {"eager": Locks}, lambda generator: (torch.randn(4, generator=generator),))
+"""
+
+
+def test_a_worker_that_is_stopped_puts_back_what_it_has_to(tmp_path: Path) -> None:
+    (tmp_path / "locks.py").write_text(LOCKS, encoding="utf-8")
+    path = tmp_path / "suite.yaml"
+    axes = "{threads: 1, device: cpu, direction: inference, variant: eager}"
+    path.write_text(f"policy: {{timeout: 3}}\ngroups: [{{layer: 'locks.py:LAYER', axes: {axes}}}]\n", encoding="utf-8")
+    code, run = execute(path)
+    assert (code, statuses(run)) == (1, ["failed"])
+    assert "no answer within" in run.measurements[0].reason
+    assert (tmp_path / "released").exists()
+
+
+def test_to_be_terminated_is_to_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "command", lambda arguments: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cli.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_cuda_case_without_a_device_is_skipped_and_fine(suite: Write) -> None:
     if torch.cuda.is_available():
         pytest.skip("has a CUDA device")

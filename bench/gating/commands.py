@@ -32,6 +32,8 @@ Folder = Annotated[
 ]
 
 
+MEANT = "--allow-dropped if that is meant"
+
 baseline = typer.Typer(help="Keep stored baselines.", no_args_is_help=True)
 
 
@@ -199,7 +201,7 @@ def _gone(suite: Suite, before: str, old: Arm, only: list[str], looks: _Looks) -
     now = {old.case(planned.case).id for planned in suite.cases().values()}
     then = [old.case(planned.case).id for planned in cases]
     gone = [shown(name) for name in then if name not in now and all(text in name for text in only)]
-    return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one") for name in gone)
+    return tuple(Line(name, Result.LOST, f"in the suite of {old.label}, not in this one; {MEANT}") for name in gone)
 
 
 def _renamed(suite: Suite, pair: tuple[Arm, Arm], report: Report, looks: _Looks) -> tuple[Line, ...]:
@@ -213,7 +215,7 @@ def _renamed(suite: Suite, pair: tuple[Arm, Arm], report: Report, looks: _Looks)
             before, now = (looks.at(arm, layer).versions for arm in pair)
         except (LookupError, RuntimeError):  # it is new as a whole; or else the check has told
             continue
-        why = f"a version in {pair[0].label} that is gone, while others of this layer are new"
+        why = f"a version in {pair[0].label} that is gone, while others of this layer are new; {MEANT}"
         lines += [Line(f"{layer}/{version}", Result.LOST, why) for version in before if version not in now]
     return tuple(lines)
 

@@ -159,6 +159,9 @@ def _broken(canaries: Sequence[Case], states: States) -> list[str]:
 
 def _same(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], states: States) -> tuple[list[str], bool]:
     """Of arms that ran the same files: why they are no two revisions, and whether nothing that runs has changed."""
+    old, new = pair
+    if old.commit == new.commit and not new.dirty:  # an operator's library may differ by the folder it was built in
+        return [f"identical arms: {old.label} and {new.label} are the same commit"], False
     if files["A"] != files["B"]:
         return [], False
     changed = arms.changes(*pair)
@@ -222,10 +225,11 @@ class Times:
     def part(self) -> Part:
         """Measure and judge."""
         verdicts = self._measure()
+        lines = {case.id: self._line(case, verdicts) for case in self.cases}
         return Part(
-            {case.id: self._line(case, verdicts) for case in self.cases},
+            lines,
             tuple(self._line(case, verdicts) for case in self.canaries),
-            self._whole(verdicts),
+            self._whole(verdicts, {line.result for line in lines.values()}),
             tuple(self._problems),
             tuple(self._notes),
         )
@@ -302,13 +306,16 @@ class Times:
         old, new = (min(min(shot.slots[arm.name]) for shot in shots) for arm in self.pairs.arms)
         return gate.entry_of(finding, shots[0].metric, old, new)
 
-    def _whole(self, verdicts: Verdicts | None) -> Entry | None:
-        """Only a regression or an improvement of all is news; doubt about all is in the cases' own lines."""
+    def _whole(self, verdicts: Verdicts | None, told: set[Result]) -> Entry | None:
+        """Only a regression or an improvement of all is news, and only where no case has `told` of it by itself: of a
+        few cases one that regressed is most of what they have in common."""
         finding = verdicts.findings.get(SUITE) if verdicts else None
         if finding is None:
             return None
         entry = gate.entry_of(finding, "all", 1.0, finding.ratio)
-        return msgspec.structs.replace(entry, result=Result.OK) if entry.result is Result.INCONCLUSIVE else entry
+        return (
+            msgspec.structs.replace(entry, result=Result.OK) if entry.result in {Result.INCONCLUSIVE, *told} else entry
+        )
 
 
 def check(pairs: Pairs, cases: Sequence[Case], record: Record, tell: Tell) -> tuple[States, dict[str, dict[str, str]]]:
@@ -348,11 +355,9 @@ def proof(pair: tuple[Arm, Arm], files: Mapping[str, Mapping[str, str]], running
 
 def mistaken(pair: tuple[Arm, Arm], files: Mapping[str, str], changed: Sequence[str]) -> list[str]:
     """Why arms that ran the same files are no two revisions, of which `changed` are the files that differ."""
-    old, new = pair
+    old = pair[0]
     if not files:
         return [f"identical arms: no file of {old.repository} was run"]
-    if old.commit == new.commit and not new.dirty:
-        return [f"identical arms: {old.label} and {new.label} are the same commit"]
     found = {name: place for name in changed if (place := arms.loaded_from_elsewhere(old.repository, name))}
     return [f"identical arms: {name} has changed, but both ran {place}" for name, place in found.items()]
 
