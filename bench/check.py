@@ -45,7 +45,9 @@ def check(
     Raises Wrong, NoGradient when gradients are wanted and there is no path to them, and whatever the layer raises.
     """
     second = second_draw(reference, dtype, made.inputs[0].device)
-    one = _Check(made, reference, variant, second, bound, direction.needs_gradient, input_gradients)
+    found = reference.eager(copies(made.inputs))
+    kind = reference.kind if found is None else found.dtype  # where eager takes no inputs of the case's dtype, that
+    one = _Check(made, reference, variant, second, kind, bound, direction.needs_gradient, input_gradients)
     with torch.set_grad_enabled(direction is not Direction.INFERENCE):  # as it will be timed
         worst = max(one.on(label, inputs) for label, inputs in trials(made, reference, second, variant, dtype))
         one.keeps_its_output()
@@ -115,6 +117,7 @@ class _Check:
     reference: Reference
     variant: str
     second: Inputs  # other values than the timed ones
+    kind: torch.dtype  # of eager's output
     bound: float
     gradients: bool
     input_gradients: bool
@@ -131,9 +134,8 @@ class _Check:
     def _on(self, label: str, inputs: Inputs) -> float:
         before = copies(inputs)
         output = self._call(self._leaves(inputs))
-        expected = self._output_dtype()
-        if output.dtype != expected:
-            raise Wrong(f"output is {output.dtype} where eager's is {expected}".replace("torch.", ""))
+        if output.dtype != self.kind:
+            raise Wrong(f"output is {output.dtype} where eager's is {self.kind}".replace("torch.", ""))
         _unchanged(inputs, before, "")
         try:
             worst = compare_output(output, self.reference.answer(inputs), f"output, {label}", self.bound)
@@ -226,6 +228,8 @@ class _Check:
         if not isinstance(self.made.call, torch.nn.Module):
             return 0.0
         wanted = self.reference.changes(self.made.inputs)
+        if wanted is None:
+            return 0.0
         self._call(self.made.inputs)
         worst = 0.0
         for name, one in self._state().items():
@@ -246,11 +250,6 @@ class _Check:
 
     def _leaves(self, inputs: Inputs) -> Inputs:
         return leaves(inputs, self.gradients and self.input_gradients)
-
-    def _output_dtype(self) -> torch.dtype:
-        """Eager's; where it takes no inputs of the case's dtype, that."""
-        found = self.reference.eager(copies(self.made.inputs))
-        return self.reference.kind if found is None else found.dtype
 
     def _if_random(self, inputs: Inputs) -> str:
         with torch.no_grad():

@@ -130,9 +130,9 @@ class Reference:
             results |= _gradients(output, leaves, grad_output.detach().to(output.dtype))
         return results
 
-    def changes(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def changes(self, inputs: Sequence[Tensor]) -> dict[str, Tensor] | None:
         """What a call of eager changes of its state, in place or by putting others there, as it leaves it: the running
-        mean of a batch norm. None where eager has no float64."""
+        mean of a batch norm. None where eager has no float64 to tell of it."""
         module = self._eager().to(inputs[0].device)
         try:
             module.load_state_dict(self.state, strict=False)  # a call may have registered more
@@ -141,7 +141,7 @@ class Reference:
         except Exception:
             if self.layer.reference is None:
                 raise
-            return {}
+            return None
         before, after = {name: self._cast(value) for name, value in self.state.items()}, module.state_dict()
         return {name: after[name] for name in before if name in after and not identical(after[name], before[name])}
 
