@@ -85,7 +85,8 @@ class Reference:
             try:
                 if self.kind is not self.dtype:
                     found.append((exact, self._in_kind().with_gradients(inputs, grad_output)))
-                    for near in map(self._near, [inputs] * NEIGHBOURS, range(NEIGHBOURS)):
+                    for seed in range(NEIGHBOURS):
+                        near = self._near(inputs, seed)
                         right = self.with_gradients(near, grad_output)
                         found.append((right, self._in_kind().with_gradients(near, grad_output)))
             except Exception:  # nobody promised that a reference takes the dtype
@@ -100,8 +101,8 @@ class Reference:
         return [x * (1 + little * _noise(x, generator).to(x.dtype)) if x.is_floating_point() else x for x in inputs]
 
     def eager(self, inputs: Sequence[Tensor]) -> Tensor | None:
-        """What eager itself gives in the case's dtype for its inputs, which it may change; None where it takes none
-        such."""
+        """What eager gives in the case's dtype, with weights of its own, for inputs which it may change; None where it
+        takes none such."""
         try:
             with torch.no_grad():
                 return tensor_of(self._in_kind()._eager().to(inputs[0].device)(*inputs), self.layer)
