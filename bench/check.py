@@ -136,7 +136,7 @@ class _Check:
         output = self._call(self._leaves(inputs))
         if output.dtype != self.kind:
             raise Wrong(f"output is {output.dtype} where eager's is {self.kind}".replace("torch.", ""))
-        _unchanged(inputs, before, "")
+        _unchanged(inputs, before)
         try:
             worst = compare_output(output, self.reference.answer(inputs), f"output, {label}", self.bound)
         except Wrong as wrong:
@@ -167,10 +167,12 @@ class _Check:
         between = None if alone else self.made.call(*self._leaves(self.second))
         named = {f"input {i}": x for i, x in enumerate(given) if x.requires_grad}
         named |= {name: p for name, p in self.made.module.named_parameters() if p.requires_grad}
-        before = copies((*inputs, grad_output))
+        before, kept = copies(inputs), grad_output.clone()
         found = torch.autograd.grad(output, list(named.values()), grad_output, allow_unused=True)
         del between
-        _unchanged((*inputs, grad_output), before, " in its backward pass")
+        _unchanged(inputs, before, " in its backward pass")
+        if not identical(grad_output, kept):
+            raise Wrong("modifies its output gradient in its backward pass")
         answer = self.reference.answer(inputs, grad_output)
         if all(one is None for one in found) and any(answer.exact[name].any() for name in named):
             raise NoGradient("no gradient path: none arrives at any input or weight; an operator without a backward?")
@@ -266,11 +268,10 @@ class _Check:
         return f"; two calls on the same inputs differ: {why} {remedy}{or_else}"
 
 
-def _unchanged(inputs: Inputs, before: Inputs, when: str) -> None:
+def _unchanged(inputs: Inputs, before: Inputs, when: str = "") -> None:
     for number, (x, copy) in enumerate(zip(inputs, before, strict=True)):
         if not identical(x, copy):
-            what = f"input {number}" if when == "" or number < len(inputs) - 1 else "output gradient"
-            raise Wrong(f"modifies its {what}{when}")
+            raise Wrong(f"modifies its input {number}{when}")
 
 
 def _share(a: Tensor, b: Tensor) -> bool:

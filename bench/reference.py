@@ -35,7 +35,7 @@ class Answer:
     exact: dict[str, Tensor]
     # Exact answers on the inputs and on neighbours of them, each with what the case's own dtype makes of it: what
     # rounding decides is a matter of luck. None where the reference does not take the dtype.
-    samples: Callable[[], Sequence[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]]
+    samples: Callable[[], Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]]
 
     def rounding(self, name: str, scale: float = 0.0) -> float:
         """How far the dtype alone takes the reference from its exact answer."""
@@ -80,18 +80,18 @@ class Reference:
         exact = self.with_gradients(inputs, grad_output)
 
         @cache
-        def samples() -> list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]:
-            found: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
+        def samples() -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+            if self.kind is self.dtype:
+                return []
+            near = [self._near(inputs, seed) for seed in range(NEIGHBOURS)]
+            rounding = self._in_kind()
             try:
-                if self.kind is not self.dtype:
-                    found.append((exact, self._in_kind().with_gradients(inputs, grad_output)))
-                    for seed in range(NEIGHBOURS):
-                        near = self._near(inputs, seed)
-                        right = self.with_gradients(near, grad_output)
-                        found.append((right, self._in_kind().with_gradients(near, grad_output)))
+                found = [(exact, rounding.with_gradients(inputs, grad_output))]
+                return found + [
+                    (self.with_gradients(x, grad_output), rounding.with_gradients(x, grad_output)) for x in near
+                ]
             except Exception:  # nobody promised that a reference takes the dtype
                 return []
-            return found
 
         return Answer(exact, samples)
 
